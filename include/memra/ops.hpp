@@ -1,0 +1,256 @@
+// The one door to kernels: ops_for<Dev>. It checks arguments; the device's kernel set does the work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/scratch.hpp>
+#include <memra/error.hpp>
+#include <memra/views.hpp>
+#include <utility>
+
+namespace memra {
+
+/// Scratch an op may use: device memory owned by the caller (see Workspace).
+struct WorkspaceView {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Query side of attend.
+struct AttendArgs {
+  const float* q = nullptr;  ///< [rows][n_heads][head_dim_k]; query head h reads kv head h / (n_heads / n_kv_heads)
+  float* out = nullptr;      ///< [rows][n_heads][head_dim_v]; every element is written
+  std::size_t n_heads = 0;   ///< a multiple of n_kv_heads
+  float scale = 1.0F;        ///< scores are scale * (q . k)
+};
+
+/// Depthwise causal convolution over the raw inputs, then the ring keeps the newest d_conv - 1 of them.
+struct ConvArgs {
+  const float* x = nullptr;       ///< [rows][conv_dim] raw inputs
+  const float* weight = nullptr;  ///< [conv_dim][d_conv], newest tap last
+  const float* bias = nullptr;    ///< [conv_dim] or nullptr
+  float* y = nullptr;             ///< [rows][conv_dim]; must not overlap x
+  bool silu = true;               ///< y = silu(conv)
+};
+
+/// Inputs of the gated delta rule, one row per token:
+/// S <- e^g S; u = beta (v - S^T k); S <- S + k u^T; out = S^T q / sqrt(d_k).
+struct ScanArgs {
+  const float* q = nullptr;     ///< [rows][n_k][d_k], L2-normalised; rows q_stride elements apart
+  const float* k = nullptr;     ///< [rows][n_k][d_k], L2-normalised; rows k_stride elements apart
+  const float* v = nullptr;     ///< [rows][n_v][d_v]; rows v_stride elements apart
+  const float* g = nullptr;     ///< [rows][n_v] log decay, <= 0
+  const float* beta = nullptr;  ///< [rows][n_v]
+  float* out = nullptr;         ///< [rows][n_v][d_v]
+  std::size_t q_stride = 0;     ///< 0: dense
+  std::size_t k_stride = 0;
+  std::size_t v_stride = 0;
+};
+
+/// The two arms of draft attention. They agree bit for bit as long as masked rows are finite.
+enum class DraftArm : std::uint8_t {
+  clip,       ///< reads visible rows only
+  full_scan,  ///< scores every row below len + block_rows and masks
+};
+
+/// Attention of a draft block: every query sees its visible committed rows and all rows of the block.
+struct DraftAttendArgs {
+  const float* q = nullptr;  ///< [block_rows][n_heads][head_dim]; query i is at position *len_d + i
+  float* out = nullptr;      ///< [block_rows][n_heads][head_dim]
+  std::size_t n_heads = 0;   ///< a multiple of n_kv
+  float scale = 1.0F;
+  DraftArm arm = DraftArm::clip;
+};
+
+/// A table whose rows gather_rows decodes, such as an embedding.
+struct TableView {
+  const std::byte* data = nullptr;  ///< [rows][width] in `format`, blocks layout
+  Format format = Format::f32;
+  std::size_t rows = 0;
+  std::size_t width = 0;
+};
+
+namespace detail {
+
+template <class T>
+constexpr bool is_complete = requires {
+  sizeof(T);
+};
+
+inline Status bad_op(const char* op, const char* sentence) noexcept {
+  return Status::failure(ErrorKind::bad_argument, op, 0, 0, "%s", sentence);
+}
+
+}  // namespace detail
+
+/// Kernels of a device, by argument checks and then `Dev::kernels`.
+///
+/// Every op is ordered on the device's stream, allocates nothing, reads the position from the device (`pos_d`), and
+/// gives for each row exactly the bits it would give if that row came alone (C10): splits are a function of the row's
+/// own position and the layer's geometry, never of the rows beside it. A refused call has launched nothing.
+template <class Dev>
+class ops_for {
+  static_assert(
+      requires { typename Dev::kernels; },
+      "memra: this device has no kernels: give it a member type `kernels` (a wrapper forwards that of the device "
+      "it wraps), or let the engine bring its own kernels and use the cache without ops");
+  using K = typename Dev::kernels;
+  static_assert(
+      detail::is_complete<K>,
+      "memra: the kernels of this device are declared but not included: include <memra/host_ops.hpp> for HostDev, "
+      "or the ops header of the backend");
+
+ public:
+  explicit ops_for(Dev& dev) noexcept : dev_(&dev) {}
+
+  /// Writes `at.rows` rows of K and V at stream rows [*pos_d, *pos_d + rows), quantising to the planes' formats.
+  /// @param k [rows][n_kv_heads * head_dim_k] f32   @param v [rows][n_kv_heads * head_dim_v] f32
+  Status append(const KvWriteView& kv, const float* k, const float* v) const noexcept {
+    if (kv.at.rows == 0) return {};
+    if (!kv.k || !kv.v || k == nullptr || v == nullptr || kv.at.pos_d == nullptr) {
+      return detail::bad_op("append", "a plane, a source or pos_d is null; expected all of them");
+    }
+    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
+      return detail::bad_op("append", "a plane's width is not n_kv_heads * head_dim");
+    }
+    return K::append(*dev_, kv, k, v);
+  }
+
+  /// Softmax attention of `at.rows` query rows over the cached rows, causal inside the call, windowed if the view says
+  /// so.
+  /// @param ws at least attend_scratch_bytes of this shape (plan.workspace_bytes covers every layer)
+  Status attend(const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) const noexcept {
+    if (kv.at.rows == 0) return {};
+    if (!kv.k || !kv.v || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
+      return detail::bad_op("attend", "a plane, q, out or pos_d is null; expected all of them");
+    }
+    if (kv.n_kv_heads == 0 || a.n_heads == 0 || a.n_heads % kv.n_kv_heads != 0) {
+      return Status::failure(ErrorKind::bad_argument, "attend", 0, 0,
+                             "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads,
+                             kv.n_kv_heads);
+    }
+    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
+      return detail::bad_op("attend", "a plane's width is not n_kv_heads * head_dim");
+    }
+    if (Status s =
+            need("attend", ws,
+                 detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows));
+        !s) {
+      return s;
+    }
+    return K::attend(*dev_, kv, a, ws);
+  }
+
+  /// Convolution of `r.rows` tokens and the update of the ring; works for every rows >= 1, also rows < d_conv - 1.
+  Status conv_update(const RecurView& r, const ConvArgs& a) const noexcept {
+    if (r.rows == 0) return {};
+    if (r.conv == nullptr || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
+      return detail::bad_op("conv_update", "the conv state, x, weight or y is null; expected all of them");
+    }
+    if (r.d_conv == 0) return detail::bad_op("conv_update", "d_conv is 0; expected at least 1");
+    return K::conv_update(*dev_, r, a);
+  }
+
+  /// Gated delta rule over `r.rows` tokens, state updated in place.
+  Status delta_scan(const RecurView& r, const ScanArgs& a) const noexcept {
+    if (r.rows == 0) return {};
+    if (r.ssm == nullptr || a.q == nullptr || a.k == nullptr || a.v == nullptr || a.g == nullptr || a.beta == nullptr ||
+        a.out == nullptr) {
+      return detail::bad_op("delta_scan", "the ssm state or an input is null; expected all of them");
+    }
+    if (!r.map.fits(r.n_k_heads, r.n_v_heads)) {
+      return Status::failure(ErrorKind::bad_argument, "delta_scan", 0, 0,
+                             "the key-head map does not fit %zu key heads and %zu value heads", r.n_k_heads,
+                             r.n_v_heads);
+    }
+    ScanArgs dense = a;
+    if (dense.q_stride == 0) dense.q_stride = r.n_k_heads * r.d_k;
+    if (dense.k_stride == 0) dense.k_stride = r.n_k_heads * r.d_k;
+    if (dense.v_stride == 0) dense.v_stride = r.n_v_heads * r.d_v;
+    return K::delta_scan(*dev_, r, dense);
+  }
+
+  /// Draft attention over one layer.
+  /// @param ws at least draft_scratch_bytes of this shape
+  Status draft_attend(const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) const noexcept {
+    if (d.block_rows == 0) return {};
+    if (d.k == nullptr || d.v == nullptr || d.len_d == nullptr || a.q == nullptr || a.out == nullptr) {
+      return detail::bad_op("draft_attend", "a plane, len_d, q or out is null; expected all of them");
+    }
+    if (d.n_kv == 0 || a.n_heads == 0 || a.n_heads % d.n_kv != 0) {
+      return Status::failure(ErrorKind::bad_argument, "draft_attend", 0, 0,
+                             "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads, d.n_kv);
+    }
+    if (Status s = need("draft_attend", ws,
+                        detail::draft_scratch_bytes(a.n_heads, d.n_kv, d.head_dim, d.block_rows, d.len_bound));
+        !s) {
+      return s;
+    }
+    return K::draft_attend(*dev_, d, a, ws);
+  }
+
+  /// out[r] = index of the largest of x[r][0..n): the first wins ties, NaN never wins, a row of NaN only gives -1.
+  Status argmax_rows(const float* x, std::size_t rows, std::size_t n, std::int32_t* out) const noexcept {
+    if (rows == 0) return {};
+    if (x == nullptr || out == nullptr) return detail::bad_op("argmax_rows", "x or out is null");
+    if (n == 0 || n > 0x7fffffffU) {
+      return Status::failure(ErrorKind::bad_argument, "argmax_rows", 0, 0, "%zu columns; expected 1 to 2147483647", n);
+    }
+    return K::argmax_rows(*dev_, x, rows, n, out);
+  }
+
+  /// out[i] = decoded row index[i] of the table, [n][width] f32. An index outside the table gives a row of NaN.
+  Status gather_rows(const TableView& table, const std::int32_t* index, std::size_t n, float* out) const noexcept {
+    if (n == 0) return {};
+    if (table.data == nullptr || index == nullptr || out == nullptr) {
+      return detail::bad_op("gather_rows", "the table, index or out is null; expected all of them");
+    }
+    if (!whole_blocks(table.format, table.width)) return detail::bad_op("gather_rows", "the width is not whole blocks");
+    return K::gather_rows(*dev_, table, index, n, out);
+  }
+
+  /// Copies `rows` runs of `row_bytes`, strides in bytes. Ranges must not overlap.
+  Status copy_rows(std::byte* dst, std::size_t dst_stride, const std::byte* src, std::size_t src_stride,
+                   std::size_t row_bytes, std::size_t rows) const noexcept {
+    if (rows == 0 || row_bytes == 0) return {};
+    if (dst == nullptr || src == nullptr) return detail::bad_op("copy_rows", "source or destination is null");
+    return K::copy_rows(*dev_, dst, dst_stride, src, src_stride, row_bytes, rows);
+  }
+
+  /// Moves `rows` physical rows between planes of one format and width whose layouts may differ, bit for bit.
+  Status repack(const PlaneView& dst, std::size_t dst_row, const ConstPlaneView& src, std::size_t src_row,
+                std::size_t rows) const noexcept {
+    if (rows == 0) return {};
+    if (!dst || !src) return detail::bad_op("repack", "a plane is null");
+    if (dst.shape.format != src.shape.format || dst.shape.width != src.shape.width) {
+      return detail::bad_op("repack", "formats or widths differ; expected planes that differ in layout only");
+    }
+    if (dst_row > dst.shape.rows || rows > dst.shape.rows - dst_row || src_row > src.shape.rows ||
+        rows > src.shape.rows - src_row) {
+      return detail::bad_op("repack", "the rows do not lie inside both planes");
+    }
+    return K::repack(*dev_, dst, dst_row, src, src_row, rows);
+  }
+
+  /// Decodes `rows` stream rows from `first` on: out is [rows][width] f32.
+  Status read_rows(const ConstPlaneView& plane, std::size_t first, std::size_t rows, float* out) const noexcept {
+    if (rows == 0) return {};
+    if (!plane || out == nullptr) return detail::bad_op("read_rows", "the plane or out is null");
+    if (first < plane.base || first - plane.base > plane.phys_rows() ||
+        rows > plane.phys_rows() - (first - plane.base)) {
+      return detail::bad_op("read_rows", "the rows are not resident in the plane");
+    }
+    return K::read_rows(*dev_, plane, first, rows, out);
+  }
+
+ private:
+  static Status need(const char* op, const WorkspaceView& ws, std::size_t bytes) noexcept {
+    if (ws.bytes >= bytes && (ws.data != nullptr || bytes == 0)) return {};
+    return Status::failure(ErrorKind::bad_argument, op, 0, bytes, "the workspace has %zu bytes; this call needs %zu",
+                           ws.data == nullptr ? 0 : ws.bytes, bytes);
+  }
+
+  Dev* dev_;
+};
+
+}  // namespace memra

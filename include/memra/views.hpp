@@ -1,0 +1,135 @@
+// What kernels receive: trivially copyable descriptions of planes and positions. No ownership, no device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/platform.hpp>
+#include <memra/layout.hpp>
+#include <type_traits>
+
+namespace memra {
+
+/// One K or V plane. Row r of the stream is physical row r - base; a flat plane has base 0.
+template <class Byte>
+struct BasicPlaneView {
+  Byte* data = nullptr;  ///< device address, plane_alignment aligned
+  PlaneShape shape;      ///< shape.rows is phys_rows
+  std::size_t base = 0;  ///< stream row held by physical row 0
+
+  constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
+  constexpr explicit operator bool() const noexcept { return data != nullptr; }
+  constexpr operator BasicPlaneView<const std::byte>() const noexcept  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<Byte>) {
+    return {data, shape, base};
+  }
+};
+using PlaneView = BasicPlaneView<std::byte>;
+using ConstPlaneView = BasicPlaneView<const std::byte>;
+
+/// Where a call stands in the stream. The position is data on the device: a captured launch replays with another one.
+struct StepPos {
+  const std::int32_t* pos_d = nullptr;  ///< device: rows before this call; write slot of its first row
+  std::size_t rows = 0;                 ///< rows of this call (t)
+  std::size_t pos_bound = 0;            ///< host: *pos_d is at most this; for grid sizes only
+  std::size_t capacity = 0;             ///< rows the planes hold; kernels write nothing at or beyond it
+};
+
+/// One attention layer as append writes it.
+struct KvWriteView {
+  PlaneView k;  ///< [rows][n_kv_heads * head_dim_k]
+  PlaneView v;  ///< [rows][n_kv_heads * head_dim_v]
+  std::size_t n_kv_heads = 0;
+  std::size_t head_dim_k = 0;
+  std::size_t head_dim_v = 0;
+  StepPos at;
+};
+
+/// One attention layer as attend reads it. Row i of a call sees stream rows [lo, *pos_d + i + 1) where lo is 0, or with
+/// a window max(0, *pos_d + i + 1 - window): the window counts the current token.
+struct KvReadView {
+  ConstPlaneView k;
+  ConstPlaneView v;
+  std::size_t n_kv_heads = 0;
+  std::size_t head_dim_k = 0;
+  std::size_t head_dim_v = 0;
+  std::size_t window = 0;  ///< 0: none
+  StepPos at;
+};
+
+/// Which key head a value head reads.
+enum class KeyHeadMode : std::uint8_t {
+  grouped,      ///< Hugging Face: h / (n_v / n_k)
+  interleaved,  ///< GGUF: h mod n_k
+};
+
+/// The mapping, for a whole layer (totals 0) or for a shard that holds value heads [first_v, first_v + n_v) of
+/// `total_v` and, of `total_k` key heads, all of them or the run of n_k that starts with the one its first value head
+/// reads.
+struct KeyHeadMap {
+  KeyHeadMode mode = KeyHeadMode::grouped;
+  std::size_t first_v = 0;
+  std::size_t total_v = 0;
+  std::size_t total_k = 0;
+
+  friend constexpr bool operator==(const KeyHeadMap&, const KeyHeadMap&) = default;
+
+  /// Key head, among the n_k held here, of value head h of the n_v held here.
+  MEMRA_HD constexpr std::size_t key_head(std::size_t h, std::size_t n_k, std::size_t n_v) const noexcept {
+    const std::size_t all_v = total_v == 0 ? n_v : total_v;
+    const std::size_t all_k = total_k == 0 ? n_k : total_k;
+    const std::size_t group = all_v / all_k;
+    const std::size_t global = mode == KeyHeadMode::grouped ? (first_v + h) / group : (first_v + h) % all_k;
+    if (n_k == all_k) return global;
+    const std::size_t first = mode == KeyHeadMode::grouped ? first_v / group : first_v % all_k;
+    return (global + all_k - first) % all_k;
+  }
+
+  /// True if every value head reads a key head that is held here.
+  constexpr bool fits(std::size_t n_k, std::size_t n_v) const noexcept {
+    const std::size_t all_v = total_v == 0 ? n_v : total_v;
+    const std::size_t all_k = total_k == 0 ? n_k : total_k;
+    if (n_k == 0 || n_v == 0 || n_k > all_k || all_v % all_k != 0 || n_v > all_v || first_v > all_v - n_v) return false;
+    for (std::size_t h = 0; h < n_v; ++h) {
+      if (key_head(h, n_k, n_v) >= n_k) return false;
+    }
+    return true;
+  }
+};
+
+/// Current state of one recurrent layer, updated in place.
+struct RecurView {
+  float* conv = nullptr;  ///< [conv_dim][d_conv - 1] raw inputs, oldest first
+  float* ssm = nullptr;   ///< [n_v_heads][d_v][d_k]: column of S contiguous
+  float* ssm_alt =
+      nullptr;  ///< scratch of the same size for kernels that cannot update in place; nullptr unless asked for
+  std::size_t n_k_heads = 0;
+  std::size_t n_v_heads = 0;
+  std::size_t d_k = 0;
+  std::size_t d_v = 0;
+  std::size_t d_conv = 0;
+  KeyHeadMap map;
+  std::size_t rows = 0;  ///< rows of this call (t)
+
+  /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
+  MEMRA_HD constexpr std::size_t conv_dim() const noexcept { return 2 * d_k * n_k_heads + d_v * n_v_heads; }
+};
+
+/// One layer of a draft KV cache: f32 rows [phys_rows][n_kv * head_dim], committed rows first, then the block's.
+struct DraftView {
+  float* k = nullptr;
+  float* v = nullptr;
+  std::size_t n_kv = 0;
+  std::size_t head_dim = 0;
+  std::size_t window = 0;  ///< 0: none. Key visible to position p iff key >= max(p - (window-1), floor)
+  std::size_t floor = 0;   ///< rows below are never visible
+  std::size_t base = 0;    ///< stream row held by physical row 0
+  std::size_t phys_rows = 0;
+  const std::int32_t* len_d = nullptr;  ///< device: committed rows; the block's rows are [*len_d, *len_d + block_rows)
+  std::size_t len_bound = 0;            ///< host: *len_d is at most this
+  std::size_t block_rows = 0;           ///< rows of the block in this call
+};
+
+static_assert(std::is_trivially_copyable_v<KvWriteView> && std::is_trivially_copyable_v<KvReadView> &&
+              std::is_trivially_copyable_v<RecurView> && std::is_trivially_copyable_v<DraftView>);
+
+}  // namespace memra
