@@ -170,6 +170,16 @@ class ops_for {
     return K::delta_scan(*dev_, r, dense);
   }
 
+  /// Writes `d.block_rows` rows of K and V at [*len_d, *len_d + block_rows): rows to commit, or a block's transient rows.
+  /// @param k [block_rows][n_kv * head_dim] normed and roped   @param v the same shape, raw
+  Status draft_write(const DraftView& d, const float* k, const float* v) const noexcept {
+    if (d.block_rows == 0) return {};
+    if (d.k == nullptr || d.v == nullptr || d.len_d == nullptr || k == nullptr || v == nullptr) {
+      return detail::bad_op("draft_write", "a plane, len_d or a source is null; expected all of them");
+    }
+    return K::draft_write(*dev_, d, k, v);
+  }
+
   /// Draft attention over one layer.
   /// @param ws at least draft_scratch_bytes of this shape
   Status draft_attend(const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) const noexcept {
