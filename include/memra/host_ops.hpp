@@ -9,6 +9,7 @@
 #include <memra/detail/host_draft.hpp>
 #include <memra/detail/host_rows.hpp>
 #include <memra/detail/host_scan.hpp>
+#include <memra/detail/simd.hpp>
 #include <memra/error.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/launch.hpp>
@@ -31,17 +32,18 @@ struct HostKernels {
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    return launch(dev, "attend", Grid{kv.n_kv_heads, 1, 1}, detail::AttendBody{kv, a, ws.data});
+    return launch(dev, "attend", Grid{kv.n_kv_heads, 1, 1}, detail::AttendBody<detail::NativeSimd>{kv, a, ws.data});
   }
 
   template <class D>
   static Status conv_update(D& dev, const RecurView& r, const ConvArgs& a) noexcept {
-    return launch(dev, "conv_update", Grid{detail::ConvBody::blocks(r), 1, 1}, detail::ConvBody{r, a});
+    return launch(dev, "conv_update", Grid{detail::ConvBody<detail::NativeSimd>::blocks(r), 1, 1},
+                  detail::ConvBody<detail::NativeSimd>{r, a});
   }
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
-    return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody{r, a});
+    return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody<detail::NativeSimd>{r, a});
   }
 
   template <class D>
@@ -51,7 +53,8 @@ struct HostKernels {
 
   template <class D>
   static Status draft_attend(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
-    return launch(dev, "draft_attend", Grid{d.block_rows, 1, 1}, detail::DraftAttendBody{d, a, ws.data});
+    return launch(dev, "draft_attend", Grid{d.block_rows, 1, 1},
+                  detail::DraftAttendBody<detail::NativeSimd>{d, a, ws.data});
   }
 
   template <class D>

@@ -25,12 +25,13 @@ namespace memra::detail {
 ///   M = max of the visible s (NaN never wins). In the row's first tile m = M, l = +0, o = +0; later, if M > m:
 ///   c = exp_f32(m - M), l = l * c, o[d] = o[d] * c, m = M;
 ///   p(key) = exp_f32(s(key) - m) for visible keys; l = l + L, where L adds p in sixteen lanes (key mod 16, keys
-///   ascending, from +0) and folds them as fold16 does; o[d] = o[d] + p * v[d], visible keys ascending;
+///   ascending, from +0) and folds them as dot16 does; o[d] = o[d] + p * v[d], visible keys ascending;
 /// - out[d] = o[d] / l.
 ///
 /// Nothing here depends on the other rows of the call, on the block of rows or on the layout. Masked keys contribute to
 /// nothing: their K and V may hold NaN. A row that sees no key gives zeros; a NaN among the visible keys, or a first
 /// tile whose scores are all -inf, gives NaN.
+template <class Simd>
 struct AttendBody {
   KvReadView kv;
   AttendArgs a;
@@ -76,7 +77,7 @@ struct AttendBody {
     const std::size_t queries = rows * group;
     const auto q_at = [&](std::size_t n) { return (r0 + n / group) * a.n_heads + kv_head * group + n % group; };
     for (std::size_t n = 0; n < queries; ++n) {
-      scale(head.q + n * head.dk, a.q + q_at(n) * head.dk, a.scale, head.dk);
+      scale<Simd>(head.q + n * head.dk, a.q + q_at(n) * head.dk, a.scale, head.dk);
       std::memset(a.out + q_at(n) * head.dv, 0, head.dv * sizeof(float));
       head.l[n] = 0.0F;
     }
@@ -87,9 +88,9 @@ struct AttendBody {
     constexpr auto tile = static_cast<std::int64_t>(attend_tile);
     for (std::int64_t start = lo / tile * tile; start < hi; start += tile) {
       load_tile(head, kv_head, start, std::max(lo, start), std::min(hi, start + tile));
-      for (std::size_t n = 0; n < queries; n += attend_queries) {
+      for (std::size_t n = 0; n < queries; n += attend_queries<Simd>) {
         AttendQueries some{};
-        some.count = std::min(attend_queries, queries - n);
+        some.count = std::min(attend_queries<Simd>, queries - n);
         some.first = n;
         for (std::size_t j = 0; j < some.count; ++j) {
           const Range seen = visible(r0 + (n + j) / group);
@@ -98,12 +99,12 @@ struct AttendBody {
           some.opens[j] = seen.lo >= start;
           some.out[j] = a.out + q_at(n + j) * head.dv;
         }
-        attend_one_tile(head, some);
+        attend_one_tile<Simd>(head, some);
       }
     }
     for (std::size_t n = 0; n < queries; ++n) {
       const Range seen = visible(r0 + n / group);
-      if (seen.lo < seen.hi) divide(a.out + q_at(n) * head.dv, head.l[n], head.dv);
+      if (seen.lo < seen.hi) divide<Simd>(a.out + q_at(n) * head.dv, head.l[n], head.dv);
     }
   }
 

@@ -15,9 +15,12 @@ namespace memra::detail {
 ///
 /// Definition for token t and channel c, with K = d_conv, in f32 without contraction:
 ///   y = bias[c] (or +0), then for j = 0 .. K-1 ascending: y = y + weight[c][j] * x_c[t - (K-1) + j]
-/// where x_c at a negative time -m is the ring's entry K-1-m. With silu: y = y / (1 + exp_f32(-y)).
-/// Afterwards the ring holds the last K-1 raw inputs, oldest first; fewer rows than that shift it.
+/// where x_c at a negative time -m is the ring's entry K-1-m. With silu: y = silu_f32(y), that is y / (1 +
+/// exp_f32(-y)). Afterwards the ring holds the last K-1 raw inputs, oldest first; fewer rows than that shift it.
+template <class Simd>
 struct ConvBody {
+  using F = F32x16<Simd>;
+
   static constexpr std::size_t channels = 32;  ///< per item: one or two vectors of every array in registers or L1
   static constexpr std::size_t max_taps = 8;   ///< longest kernel that is transposed into local arrays; longer: direct
 
@@ -53,17 +56,16 @@ struct ConvBody {
       const float* x = a.x + t * width + first;
       float* out = a.y + t * width + first;
       const std::size_t oldest = next + 1 == taps ? 0 : next + 1;
-      for (std::size_t c = 0; c < channels; c += vec_lanes) {
-        vec_store(line[next] + c, vec_load(x + c));
-        Vec y = vec_load(bias + c);
+      for (std::size_t c = 0; c < channels; c += simd_lanes) {
+        F::load(x + c).store(line[next] + c);
+        F y = F::load(bias + c);
         std::size_t row = oldest;
         for (std::size_t j = 0; j < taps; ++j) {
-          y = y + product(vec_load(w[j] + c), vec_load(line[row] + c));
+          y = y + F::load(w[j] + c) * F::load(line[row] + c);
           row = row + 1 == taps ? 0 : row + 1;
         }
-        vec_store(out + c, y);
+        (a.silu ? silu_f32(y) : y).store(out + c);
       }
-      if (a.silu) silu_in_place(out, channels);
       next = oldest;
     }
     std::size_t row = next;
@@ -71,10 +73,6 @@ struct ConvBody {
       row = row + 1 == taps ? 0 : row + 1;
       for (std::size_t c = 0; c < channels; ++c) r.conv[(first + c) * (taps - 1) + j] = line[row][c];
     }
-  }
-
-  static void silu_in_place(float* y, std::size_t n) noexcept {
-    for (std::size_t i = 0; i < n; ++i) y[i] = y[i] / (1.0F + exp_f32(-y[i]));
   }
 
   void one_channel(std::size_t c) const noexcept {
@@ -88,7 +86,7 @@ struct ConvBody {
     for (std::size_t t = 0; t < r.rows; ++t) {
       float y = a.bias != nullptr ? a.bias[c] : 0.0F;
       for (std::size_t j = 0; j <= kept; ++j) y = y + product(a.weight[c * r.d_conv + j], input(t, j));
-      a.y[t * width + c] = a.silu ? y / (1.0F + exp_f32(-y)) : y;
+      a.y[t * width + c] = a.silu ? silu_f32(y) : y;
     }
     // Ascending, so that an entry is read before it is overwritten.
     for (std::size_t j = 0; j < kept; ++j) ring[j] = input(r.rows, j);

@@ -47,6 +47,7 @@ struct DraftWriteBody {
 /// a sum that starts at +0 never becomes -0. A masked row whose V holds NaN or infinity does change the result.
 ///
 /// A row without visible keys (only possible if the view breaks its own bounds) gives zeros.
+template <class Simd>
 struct DraftAttendBody {
   DraftView d;
   DraftAttendArgs a;
@@ -87,15 +88,15 @@ struct DraftAttendBody {
     const float* k = d.k + offset * width + kv_head * dim;
     const float* v = d.v + offset * width + kv_head * dim;
 
-    for (std::size_t i = 0; i < n; ++i) p[i] = product(dot16(q, k + i * width, dim), a.scale);
+    for (std::size_t i = 0; i < n; ++i) p[i] = product(dot16<Simd>(q, k + i * width, dim), a.scale);
     float m = -std::numeric_limits<float>::infinity();
     for (std::size_t i = hidden; i < n; ++i) m = p[i] > m ? p[i] : m;
     for (std::size_t i = 0; i < hidden; ++i) p[i] = 0.0F;
-    for (std::size_t i = hidden; i < n; ++i) p[i] = exp_f32(p[i] - m);
+    exp_less<Simd>(p + hidden, m, n - hidden);
     float l = 0.0F;
     for (std::size_t i = 0; i < n; ++i) l = l + p[i];
-    for (std::size_t i = 0; i < n; ++i) add_scaled(out, v + i * width, p[i], dim);
-    for (std::size_t i = 0; i < dim; ++i) out[i] = out[i] / l;
+    for (std::size_t i = 0; i < n; ++i) add_scaled<Simd>(out, v + i * width, p[i], dim);
+    divide<Simd>(out, l, dim);
   }
 };
 

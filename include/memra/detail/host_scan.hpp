@@ -23,6 +23,7 @@ namespace memra::detail {
 ///   out  = dot(S, q) * (1 / sqrt(d_k)), dot in the order of dot16, the reciprocal rounded to f32 once
 /// Columns are independent, so each is taken through all tokens while it is in registers or L1: one pass over S however
 /// many tokens the call has, and T tokens in one call give the bits of T calls.
+template <class Simd>
 struct ScanBody {
   RecurView r;
   ScanArgs a;
@@ -37,6 +38,8 @@ struct ScanBody {
   }
 
  private:
+  using F = F32x16<Simd>;
+
   // Columns that go through a token together: they share the loads of k and q, and their sums do not wait for each
   // other. Four columns of d_k = 128 are 2 KiB and stay in L1 from token to token.
   static constexpr std::size_t columns = 4;
@@ -61,68 +64,50 @@ struct ScanBody {
     }
   }
 
-  // s *= decay; sum = dot16(s, k)
+  // s *= decay; out = dot16(s, k)
   template <std::size_t N>
-  static void decay_and_dot(float* const* s, const float* k, float decay, std::size_t n, float* sum) noexcept {
-    const Vec factor = vec_splat(decay);
-    Vec part[N][dot_vecs];
-    for (std::size_t c = 0; c < N; ++c) {
-      for (std::size_t j = 0; j < dot_vecs; ++j) part[c][j] = vec_splat(0.0F);
-    }
+  static void decay_and_dot(float* const* s, const float* k, float decay, std::size_t n, float* out) noexcept {
+    const F factor = F::broadcast(decay);
+    F lanes[N];
+    for (std::size_t c = 0; c < N; ++c) lanes[c] = F::zero();
     std::size_t i = 0;
-    for (; i + dot_lanes <= n; i += dot_lanes) {
-      for (std::size_t j = 0; j < dot_vecs; ++j) {
-        const std::size_t at = i + j * vec_lanes;
-        const Vec x = vec_load(k + at);
-        for (std::size_t c = 0; c < N; ++c) {
-          const Vec y = product(vec_load(s[c] + at), factor);
-          vec_store(s[c] + at, y);
-          part[c][j] = part[c][j] + product(y, x);
-        }
+    for (; n - i >= simd_lanes; i += simd_lanes) {
+      const F x = F::load(k + i);
+      for (std::size_t c = 0; c < N; ++c) {
+        const F y = F::load(s[c] + i) * factor;
+        y.store(s[c] + i);
+        lanes[c] = lanes[c] + y * x;
       }
     }
     for (std::size_t c = 0; c < N; ++c) {
-      float lane[dot_lanes];
-      for (std::size_t j = 0; j < dot_vecs; ++j) vec_store(lane + j * vec_lanes, part[c][j]);
-      for (std::size_t j = i; j < n; ++j) {
-        s[c][j] = product(s[c][j], decay);
-        lane[j - i] = lane[j - i] + product(s[c][j], k[j]);
-      }
-      sum[c] = fold16(lane);
+      for (std::size_t j = i; j < n; ++j) s[c][j] = product(s[c][j], decay);
+      out[c] = sum(dot_rest(lanes[c], s[c], k, i, n));
     }
   }
 
-  // s += k * u; sum = dot16(s, q)
+  // s += k * u; out = dot16(s, q)
   template <std::size_t N>
   static void add_and_dot(float* const* s, const float* k, const float* u, const float* q, std::size_t n,
-                          float* sum) noexcept {
-    Vec factor[N];
-    Vec part[N][dot_vecs];
+                          float* out) noexcept {
+    F factor[N];
+    F lanes[N];
     for (std::size_t c = 0; c < N; ++c) {
-      factor[c] = vec_splat(u[c]);
-      for (std::size_t j = 0; j < dot_vecs; ++j) part[c][j] = vec_splat(0.0F);
+      factor[c] = F::broadcast(u[c]);
+      lanes[c] = F::zero();
     }
     std::size_t i = 0;
-    for (; i + dot_lanes <= n; i += dot_lanes) {
-      for (std::size_t j = 0; j < dot_vecs; ++j) {
-        const std::size_t at = i + j * vec_lanes;
-        const Vec x = vec_load(k + at);
-        const Vec z = vec_load(q + at);
-        for (std::size_t c = 0; c < N; ++c) {
-          const Vec y = vec_load(s[c] + at) + product(x, factor[c]);
-          vec_store(s[c] + at, y);
-          part[c][j] = part[c][j] + product(y, z);
-        }
+    for (; n - i >= simd_lanes; i += simd_lanes) {
+      const F x = F::load(k + i);
+      const F z = F::load(q + i);
+      for (std::size_t c = 0; c < N; ++c) {
+        const F y = F::load(s[c] + i) + x * factor[c];
+        y.store(s[c] + i);
+        lanes[c] = lanes[c] + y * z;
       }
     }
     for (std::size_t c = 0; c < N; ++c) {
-      float lane[dot_lanes];
-      for (std::size_t j = 0; j < dot_vecs; ++j) vec_store(lane + j * vec_lanes, part[c][j]);
-      for (std::size_t j = i; j < n; ++j) {
-        s[c][j] = s[c][j] + product(k[j], u[c]);
-        lane[j - i] = lane[j - i] + product(s[c][j], q[j]);
-      }
-      sum[c] = fold16(lane);
+      for (std::size_t j = i; j < n; ++j) s[c][j] = s[c][j] + product(k[j], u[c]);
+      out[c] = sum(dot_rest(lanes[c], s[c], q, i, n));
     }
   }
 };
