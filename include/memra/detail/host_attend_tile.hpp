@@ -135,7 +135,8 @@ inline void softmax_tile(float* p, std::size_t begin, std::size_t end, bool open
     scale<Simd>(out, out, c, dv);
     m = top;
   }
-  exp_less<Simd>(p, m, attend_tile);
+  const F all_m = F::broadcast(m);
+  for (std::size_t i = 0; i < attend_tile; i += simd_lanes) exp_f32(F::load(p + i) - all_m).store(p + i);
   // Hidden keys add +0, which changes no lane.
   for (std::size_t j = 0; j < begin; ++j) p[j] = 0.0F;
   for (std::size_t j = end; j < attend_tile; ++j) p[j] = 0.0F;

@@ -26,7 +26,7 @@ inline float dot16(const float* x, const float* y, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   F lanes = F::zero();
   std::size_t i = 0;
-  for (; n - i >= simd_lanes; i += simd_lanes) lanes = lanes + F::load(x + i) * F::load(y + i);
+  for (; i + simd_lanes <= n; i += simd_lanes) lanes = lanes + F::load(x + i) * F::load(y + i);
   return sum(dot_rest(lanes, x, y, i, n));
 }
 
@@ -36,7 +36,7 @@ inline void add_scaled(float* y, const float* x, float factor, std::size_t n) no
   using F = F32x16<Simd>;
   const F f = F::broadcast(factor);
   std::size_t i = 0;
-  for (; n - i >= simd_lanes; i += simd_lanes) (F::load(y + i) + f * F::load(x + i)).store(y + i);
+  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(y + i) + f * F::load(x + i)).store(y + i);
   for (; i < n; ++i) y[i] = y[i] + product(factor, x[i]);
 }
 
@@ -46,7 +46,7 @@ inline void scale(float* y, const float* x, float factor, std::size_t n) noexcep
   using F = F32x16<Simd>;
   const F f = F::broadcast(factor);
   std::size_t i = 0;
-  for (; n - i >= simd_lanes; i += simd_lanes) (F::load(x + i) * f).store(y + i);
+  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(x + i) * f).store(y + i);
   for (; i < n; ++i) y[i] = product(x[i], factor);
 }
 
@@ -56,7 +56,7 @@ inline void divide(float* y, float divisor, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F f = F::broadcast(divisor);
   std::size_t i = 0;
-  for (; n - i >= simd_lanes; i += simd_lanes) (F::load(y + i) / f).store(y + i);
+  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(y + i) / f).store(y + i);
   for (; i < n; ++i) y[i] = y[i] / divisor;
 }
 
@@ -66,7 +66,7 @@ inline void exp_less(float* p, float m, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F all_m = F::broadcast(m);
   std::size_t i = 0;
-  for (; n - i >= simd_lanes; i += simd_lanes) exp_f32(F::load(p + i) - all_m).store(p + i);
+  for (; i + simd_lanes <= n; i += simd_lanes) exp_f32(F::load(p + i) - all_m).store(p + i);
   for (; i < n; ++i) p[i] = exp_f32(p[i] - m);
 }
 

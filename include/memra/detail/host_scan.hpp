@@ -71,7 +71,7 @@ struct ScanBody {
     F lanes[N];
     for (std::size_t c = 0; c < N; ++c) lanes[c] = F::zero();
     std::size_t i = 0;
-    for (; n - i >= simd_lanes; i += simd_lanes) {
+    for (; i + simd_lanes <= n; i += simd_lanes) {
       const F x = F::load(k + i);
       for (std::size_t c = 0; c < N; ++c) {
         const F y = F::load(s[c] + i) * factor;
@@ -96,7 +96,7 @@ struct ScanBody {
       lanes[c] = F::zero();
     }
     std::size_t i = 0;
-    for (; n - i >= simd_lanes; i += simd_lanes) {
+    for (; i + simd_lanes <= n; i += simd_lanes) {
       const F x = F::load(k + i);
       const F z = F::load(q + i);
       for (std::size_t c = 0; c < N; ++c) {
