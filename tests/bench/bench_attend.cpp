@@ -1,7 +1,7 @@
 // Host attention over q8_0 / q5_1: rows per second of one row, and what eight rows in one call cost.
 //
-// The result is checked against float64 before anything is timed. Times are medians; the ratio compares two times of one
-// run. Build with -O3 -march=native and run on one core.
+// The result is checked against float64 before anything is timed. Times are medians; the ratio compares two times of
+// one run. Build with -O3 -march=native and run on one core.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -57,8 +57,10 @@ void report(std::size_t n_heads, std::size_t n_kv, std::size_t dim, std::size_t 
   std::sort(eight.begin(), eight.end());
   const double t1 = one[one.size() / 2];
   const double t8 = eight[eight.size() / 2];
-  std::printf("%zu heads, %zu kv, d%zu, %zu keys, q8_0/q5_1: error %.1e, 1 row %.2f ms (%.0f rows/s), 8 rows %.2f ms (%.0f rows/s), ratio %.2f\n",
-              n_heads, n_kv, dim, keys, error, t1 * 1e3, 1 / t1, t8 * 1e3, 8 / t8, t8 / t1);
+  std::printf(
+      "%zu heads, %zu kv, d%zu, %zu keys, q8_0/q5_1: error %.1e, 1 row %.2f ms (%.0f rows/s), 8 rows %.2f ms (%.0f "
+      "rows/s), ratio %.2f\n",
+      n_heads, n_kv, dim, keys, error, t1 * 1e3, 1 / t1, t8 * 1e3, 8 / t8, t8 / t1);
 }
 
 }  // namespace
