@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memra/detail/fp8.hpp>
 #include <memra/detail/half.hpp>
 #include <memra/detail/platform.hpp>
@@ -44,12 +43,15 @@ MEMRA_HD inline void store_bytes(std::byte* p, T v) noexcept {
   std::memcpy(p, &v, sizeof v);
 }
 
+/// The largest finite f32. Not from <limits>: device code may not call its functions.
+inline constexpr float f32_largest = 0x1.fffffep127F;
+
 /// What a block format sees of an input: NaN counts as +0, an infinity as the largest finite value of its sign.
 MEMRA_HD constexpr float block_input(float x) noexcept {
   const std::uint32_t a = f32_bits(x) & 0x7FFFFFFFU;
   if (a < f32_inf_bits) return x;
   if (a > f32_inf_bits) return 0.0F;
-  return x > 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::lowest();
+  return x > 0 ? f32_largest : -f32_largest;
 }
 
 /// 1 / d, or 0 where the quants are to be 0: d is zero or not finite, or so small that its inverse is not finite.
@@ -90,8 +92,8 @@ MEMRA_HD inline void scalar_encode_q8_0(const float* in, std::byte* quants, std:
 
 MEMRA_HD inline void scalar_encode_q5_1(const float* in, std::byte* quants, std::byte* fifths,
                                         std::byte* scale) noexcept {
-  float min = std::numeric_limits<float>::max();
-  float max = std::numeric_limits<float>::lowest();
+  float min = f32_largest;
+  float max = -f32_largest;
   for (int i = 0; i < 32; ++i) {
     const float x = block_input(in[i]);
     if (x < min) min = x;  // of zeros the first stays, and with it its sign
