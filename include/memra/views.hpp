@@ -29,6 +29,8 @@ using PlaneView = BasicPlaneView<std::byte>;
 using ConstPlaneView = BasicPlaneView<const std::byte>;
 
 /// Where a call stands in the stream. The position is data on the device: a captured launch replays with another one.
+/// A negative position marks a stream that ran out of rows (see detail/device_pos.hpp): kernels then write no row and
+/// see none.
 struct StepPos {
   const std::int32_t* pos_d = nullptr;  ///< device: rows before this call; write slot of its first row
   std::size_t rows = 0;                 ///< rows of this call (t)

@@ -43,7 +43,7 @@ struct PortableAttend {
         least(static_cast<std::int64_t>(k.base + k.rows), static_cast<std::int64_t>(v.base + v.rows));
     const std::int64_t lo = most(window == 0 ? 0 : end - static_cast<std::int64_t>(window), base);
     const std::int64_t hi = least(end, last);
-    if (hi <= lo) {
+    if (hi <= lo || *pos_d < 0) {
       for (std::size_t d = 0; d < n; ++d) out[d] = 0.0F;
       return;
     }
