@@ -113,6 +113,12 @@ struct RecurView {
   std::size_t d_conv = 0;
   KeyHeadMap map = {};
   std::size_t rows = 0;  ///< rows of this call (t)
+  StepPos at = {};       ///< position and capacity of the stream; without a pos_d the call always fits
+
+  /// False if the call would pass the stream's capacity or the stream ran out before: kernels then change nothing.
+  MEMRA_HD bool fits() const noexcept {
+    return at.pos_d == nullptr || (*at.pos_d >= 0 && static_cast<std::size_t>(*at.pos_d) + rows <= at.capacity);
+  }
 
   /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
   MEMRA_HD constexpr std::size_t conv_dim() const noexcept { return 2 * d_k * n_k_heads + d_v * n_v_heads; }

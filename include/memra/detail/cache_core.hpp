@@ -49,10 +49,14 @@ struct CacheCore {
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
 
+  bool ahead = false;         ///< pos may have moved on the device: see device_pos.hpp
+  std::size_t pos_bound = 0;  ///< while ahead: pos_d is at most this
+
   bool step_open = false;
   std::uint64_t step_id = 0;
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
+  std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
 
   std::shared_ptr<Lineage> lineage = std::make_shared<Lineage>();
 
@@ -65,7 +69,7 @@ struct CacheCore {
   Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
 
   StepPos step_pos(std::size_t il) const noexcept {
-    return {stages[stage_of(placement, il)].pos_d, step_rows, pos, plan.max_ctx};
+    return {stages[stage_of(placement, il)].pos_d, step_rows, step_bound, plan.max_ctx};
   }
 
   /// The `nth` component of kind C of layer `il`, or nullptr.
@@ -87,6 +91,13 @@ struct CacheCore {
       if (Status f = devices[s.device].dev->store_i32(s.pos_d, &v, 1); !f) return f;
     }
     return {};
+  }
+
+  /// `rows` more rows may have been committed on the device.
+  void note_ahead(std::size_t rows) noexcept {
+    const std::size_t from = ahead ? pos_bound : pos;
+    pos_bound = rows > plan.max_ctx - from ? plan.max_ctx : from + rows;
+    ahead = true;
   }
 
   /// Rows at or beyond `end` are given up: closes the step and drops whatever belonged to them.

@@ -91,7 +91,7 @@ class GpuDev {
       return Status::failure(ErrorKind::device_failure, "alloc", 0, n,
                              "the allocator answered %p; expected a multiple of %zu", p, plane_alignment);
     }
-    return made;
+    return Result<Buffer>(std::move(made));
   }
 
   Result<Buffer> zeros(std::size_t n) noexcept {
@@ -235,7 +235,7 @@ class GpuDev {
     Graph graph;
     Status s = run("end_capture", 0, [&] { return graph.end(state_); });
     if (!s) return s;
-    return graph;
+    return Result<Graph>(std::move(graph));
   }
   Status replay(const Graph& graph) noexcept {
     if (!graph) return Status::failure(ErrorKind::bad_argument, "replay", 0, 0, "the graph is empty");

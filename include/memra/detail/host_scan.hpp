@@ -29,6 +29,7 @@ struct ScanBody {
   ScanArgs a;
 
   void operator()(const Item& item) const noexcept {
+    if (!r.fits()) return;
     const std::size_t h = item.x;
     const std::size_t kh = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
     const float inv = 1.0F / std::sqrt(static_cast<float>(r.d_k));

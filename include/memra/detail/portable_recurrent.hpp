@@ -19,6 +19,7 @@ struct PortableConv {
   ConvArgs a;
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
+    if (!r.fits()) return;
     const std::size_t c = item.x;
     const std::size_t kept = r.d_conv - 1;
     for (std::size_t t = 0; t < r.rows; ++t) {
@@ -48,6 +49,7 @@ struct PortableScan {
       : r(view), a(args), inv(1.0F / std::sqrt(static_cast<float>(view.d_k))) {}
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
+    if (!r.fits()) return;
     const std::size_t h = item.y;
     const std::size_t kh = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
     const std::size_t n = r.d_k;
