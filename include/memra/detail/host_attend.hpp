@@ -8,6 +8,7 @@
 #include <memra/codec.hpp>
 #include <memra/detail/host_attend_tile.hpp>
 #include <memra/detail/host_scratch.hpp>
+#include <memra/detail/host_turn.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>

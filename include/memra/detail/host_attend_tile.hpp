@@ -194,11 +194,4 @@ inline void attend_one_tile(const AttendHead& head, const AttendQueries& some) n
   }
 }
 
-/// Writes n <= 16 rows of `width` elements as n lanes: keys[d * 64 + j] = rows[j * width + d].
-inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float* keys) noexcept {
-  for (std::size_t d = 0; d < width; ++d) {
-    for (std::size_t j = 0; j < n; ++j) keys[d * attend_tile + j] = rows[j * width + d];
-  }
-}
-
 }  // namespace memra::detail
