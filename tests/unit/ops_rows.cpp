@@ -25,8 +25,8 @@ struct Append {
   std::size_t base = 0, phys_rows = 40, capacity = 40;
   Format kf = Format::q8_0, vf = Format::q5_1;
   Layout layout = Layout::blocks;
-  Plane k{kf, layout, phys_rows, n_kv * dk, base};
-  Plane v{vf, layout, phys_rows, n_kv * dv, base};
+  Plane k{kf, layout, phys_rows, n_kv* dk, base};
+  Plane v{vf, layout, phys_rows, n_kv* dv, base};
 
   memra::KvWriteView view(const std::int32_t* pos, std::size_t rows) {
     memra::KvWriteView w;
