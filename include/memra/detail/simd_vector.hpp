@@ -72,6 +72,9 @@ struct I32x16<VectorSimd<Bytes>> {
   friend I32x16 operator&(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] & b.part[i]; });
   }
+  friend I32x16 operator^(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] ^ b.part[i]; });
+  }
   friend I32x16 operator|(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] | b.part[i]; });
   }
@@ -87,6 +90,9 @@ struct I32x16<VectorSimd<Bytes>> {
   friend I32x16 operator>>(const I32x16& a, int n) noexcept {
     return each([&](std::size_t i) { return a.bits(i) >> n; });
   }
+  friend I32x16 shift_right_signed(const I32x16& a, int n) noexcept {
+    return each([&](std::size_t i) { return a.part[i] >> n; });
+  }
   friend I32x16 less(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] < b.part[i]; });
   }
@@ -95,6 +101,15 @@ struct I32x16<VectorSimd<Bytes>> {
   }
   friend I32x16 select(const I32x16& mask, const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return mask.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend I32x16 max(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend I32x16 min(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] < b.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend std::int32_t min_lane(const I32x16& a) noexcept {
+    return a.template fold<std::int32_t>([](auto x, auto y) { return x < y ? x : y; });
   }
   friend std::int32_t max_lane(const I32x16& a) noexcept {
     return a.template fold<std::int32_t>([](auto x, auto y) { return x > y ? x : y; });
