@@ -99,13 +99,15 @@ template <class Simd, std::size_t NQ>
 inline void add_range(const AttendHead& head, const float* p, std::size_t begin, std::size_t end,
                       float* const* out) noexcept {
   constexpr std::size_t wide = attend_vectors<Simd> * simd_lanes;
-  std::size_t d = 0;
-  for (; d + wide <= head.dv; d += wide) {
+  const std::size_t whole = head.dv - head.dv % simd_lanes;
+  const std::size_t stepped = head.dv - head.dv % wide;
+  for (std::size_t d = 0; d < stepped; d += wide) {
     add_values<Simd, NQ, attend_vectors<Simd>>(head.values, head.dv, p, begin, end, out, d);
   }
-  for (; d + simd_lanes <= head.dv; d += simd_lanes)
+  for (std::size_t d = stepped; d < whole; d += simd_lanes) {
     add_values<Simd, NQ, 1>(head.values, head.dv, p, begin, end, out, d);
-  for (; d < head.dv; ++d) {
+  }
+  for (std::size_t d = whole; d < head.dv; ++d) {
     for (std::size_t i = 0; i < NQ; ++i) {
       float sum = out[i][d];
       for (std::size_t key = begin; key < end; ++key) {

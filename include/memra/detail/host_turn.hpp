@@ -38,7 +38,7 @@ inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float
 #if MEMRA_DETAIL_VECTORS()
   if (n == attend_stage_rows) {
     // Sixteen keys are one cache line of `keys`, so a step writes whole lines.
-    for (; done + 4 <= width; done += 4) {
+    for (; done < width - width % 4; done += 4) {
       for (std::size_t j = 0; j < attend_stage_rows; j += 4) {
         turn_4x4(rows + j * width + done, width, keys + done * attend_tile + j);
       }
