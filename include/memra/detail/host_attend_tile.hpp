@@ -99,13 +99,15 @@ template <class Simd, std::size_t NQ>
 inline void add_range(const AttendHead& head, const float* p, std::size_t begin, std::size_t end,
                       float* const* out) noexcept {
   constexpr std::size_t wide = attend_vectors<Simd> * simd_lanes;
-  std::size_t d = 0;
-  for (; d + wide <= head.dv; d += wide) {
+  const std::size_t whole = head.dv - head.dv % simd_lanes;
+  const std::size_t stepped = head.dv - head.dv % wide;
+  for (std::size_t d = 0; d < stepped; d += wide) {
     add_values<Simd, NQ, attend_vectors<Simd>>(head.values, head.dv, p, begin, end, out, d);
   }
-  for (; d + simd_lanes <= head.dv; d += simd_lanes)
+  for (std::size_t d = stepped; d < whole; d += simd_lanes) {
     add_values<Simd, NQ, 1>(head.values, head.dv, p, begin, end, out, d);
-  for (; d < head.dv; ++d) {
+  }
+  for (std::size_t d = whole; d < head.dv; ++d) {
     for (std::size_t i = 0; i < NQ; ++i) {
       float sum = out[i][d];
       for (std::size_t key = begin; key < end; ++key) {
@@ -145,8 +147,9 @@ inline void softmax_tile(float* p, std::size_t begin, std::size_t end, bool open
   l = l + sum(lanes);
 }
 
+/// Scores and weights of NQ queries in one tile.
 template <class Simd, std::size_t NQ>
-inline void tile_of(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void weigh(const AttendHead& head, const AttendQueries& some) noexcept {
   bool any = false;
   for (std::size_t i = 0; i < NQ; ++i) any = any || some.begin[i] < some.end[i];
   if (!any) return;
@@ -156,14 +159,21 @@ inline void tile_of(const AttendHead& head, const AttendQueries& some) noexcept 
   for (std::size_t j = 0; j < attend_tile; j += wide) {
     score_keys<Simd, NQ, attend_vectors<Simd>>(head.keys + j, head.dk, q, p + j);
   }
-  // Keys that all of these queries see are taken together; the ragged ends one query at a time, in the same order.
+  for (std::size_t i = 0; i < NQ; ++i) {
+    if (some.begin[i] >= some.end[i]) continue;
+    softmax_tile<Simd>(p + i * attend_tile, some.begin[i], some.end[i], some.opens[i], head.m[some.first + i],
+                       head.l[some.first + i], some.out[i], head.dv);
+  }
+}
+
+/// Weighted values of NQ queries in one tile. Keys that all of them see are taken together; the ragged ends one query
+/// at a time, in the same order.
+template <class Simd, std::size_t NQ>
+inline void gather(const AttendHead& head, const AttendQueries& some) noexcept {
+  const float* p = head.p + some.first * attend_tile;
   std::size_t common = 0;
   std::size_t common_end = attend_tile;
   for (std::size_t i = 0; i < NQ; ++i) {
-    if (some.begin[i] < some.end[i]) {
-      softmax_tile<Simd>(p + i * attend_tile, some.begin[i], some.end[i], some.opens[i], head.m[some.first + i],
-                         head.l[some.first + i], some.out[i], head.dv);
-    }
     common = std::max(common, some.begin[i]);
     common_end = std::min(common_end, some.end[i]);
   }
@@ -179,25 +189,33 @@ inline void tile_of(const AttendHead& head, const AttendQueries& some) noexcept 
   }
 }
 
-/// One tile for some.count queries.
+/// weigh for some.count queries.
 template <class Simd>
-inline void attend_one_tile(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void weigh_queries(const AttendHead& head, const AttendQueries& some) noexcept {
   switch (some.count) {
     case 4:
-      return tile_of<Simd, 4>(head, some);
+      return weigh<Simd, 4>(head, some);
     case 3:
-      return tile_of<Simd, 3>(head, some);
+      return weigh<Simd, 3>(head, some);
     case 2:
-      return tile_of<Simd, 2>(head, some);
+      return weigh<Simd, 2>(head, some);
     default:
-      return tile_of<Simd, 1>(head, some);
+      return weigh<Simd, 1>(head, some);
   }
 }
 
-/// Writes n <= 16 rows of `width` elements as n lanes: keys[d * 64 + j] = rows[j * width + d].
-inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float* keys) noexcept {
-  for (std::size_t d = 0; d < width; ++d) {
-    for (std::size_t j = 0; j < n; ++j) keys[d * attend_tile + j] = rows[j * width + d];
+/// gather for some.count queries.
+template <class Simd>
+inline void gather_queries(const AttendHead& head, const AttendQueries& some) noexcept {
+  switch (some.count) {
+    case 4:
+      return gather<Simd, 4>(head, some);
+    case 3:
+      return gather<Simd, 3>(head, some);
+    case 2:
+      return gather<Simd, 2>(head, some);
+    default:
+      return gather<Simd, 1>(head, some);
   }
 }
 
