@@ -1,0 +1,177 @@
+// Sixteen float lanes: the unit in which every reduction of the engine adds up. Same bits with and without vector types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/detail/platform.hpp>
+
+// GCC's vector extensions where the compiler has them and is not making device code; plain arrays elsewhere. One vector
+// is as wide as the target's registers: wider ones would be passed in memory and warned about.
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
+#define TINY_VECTOR_LANES() 1
+#if defined(__AVX512F__)
+#define TINY_VECTOR_BYTES() 64
+#elif defined(__AVX__)
+#define TINY_VECTOR_BYTES() 32
+#else
+#define TINY_VECTOR_BYTES() 16
+#endif
+#else
+#define TINY_VECTOR_LANES() 0
+#endif
+
+#include <memra/detail/strict_fp_begin.hpp>
+
+namespace tiny {
+
+inline constexpr std::size_t lane_count = 16;
+
+#if TINY_VECTOR_LANES()
+
+namespace detail {
+inline constexpr std::size_t vector_bytes = TINY_VECTOR_BYTES();
+inline constexpr std::size_t vector_elems = vector_bytes / 4;
+inline constexpr std::size_t vector_count = lane_count / vector_elems;
+typedef float FloatVector __attribute__((vector_size(vector_bytes)));
+typedef std::uint32_t WordVector __attribute__((vector_size(vector_bytes)));
+typedef std::uint16_t HalfVector __attribute__((vector_size(vector_bytes / 2)));
+}  // namespace detail
+
+/// Lane i is element i of a group of 16.
+struct Lanes {
+  detail::FloatVector v[detail::vector_count];
+};
+
+inline void clear(Lanes& a) noexcept {
+  for (std::size_t i = 0; i < detail::vector_count; ++i) a.v[i] = detail::FloatVector{};
+}
+inline void load(Lanes& a, const float* p) noexcept { std::memcpy(&a, p, sizeof a); }
+/// acc += a * b: product rounded, then sum rounded.
+inline void add_product(Lanes& acc, const Lanes& a, const Lanes& b) noexcept {
+  for (std::size_t i = 0; i < detail::vector_count; ++i) {
+    const detail::FloatVector product = a.v[i] * b.v[i];
+    acc.v[i] = acc.v[i] + product;
+  }
+}
+inline void load_bf16(Lanes& a, const std::byte* p) noexcept {
+  for (std::size_t i = 0; i < detail::vector_count; ++i) {
+    detail::HalfVector h;
+    std::memcpy(&h, p + i * sizeof h, sizeof h);
+    const detail::WordVector w = __builtin_convertvector(h, detail::WordVector) << 16;
+    a.v[i] = (detail::FloatVector)w;
+  }
+}
+/// The magnitude's bits, moved to f32's places, read as a number 2^-112 of the right size; inf and NaN get their exponent
+/// back.
+inline void load_f16(Lanes& a, const std::byte* p) noexcept {
+  for (std::size_t i = 0; i < detail::vector_count; ++i) {
+    detail::HalfVector h;
+    std::memcpy(&h, p + i * sizeof h, sizeof h);
+    const detail::WordVector w = __builtin_convertvector(h, detail::WordVector);
+    const detail::WordVector magnitude = (w & 0x7fffU) << 13;
+    const detail::FloatVector scaled = (detail::FloatVector)magnitude * 0x1p112F;
+    const detail::WordVector special = (detail::WordVector)(magnitude >= 0x0f800000U) & 0x7f800000U;
+    a.v[i] = (detail::FloatVector)((detail::WordVector)scaled | special | ((w & 0x8000U) << 16));
+  }
+}
+/// Folds lanes 8, 4, 2, 1 apart.
+inline float fold(const Lanes& a) noexcept {
+  if constexpr (detail::vector_bytes == 64) {
+    typedef float Eight __attribute__((vector_size(32)));
+    typedef float Four __attribute__((vector_size(16)));
+    Eight half[2];
+    std::memcpy(half, &a, sizeof half);
+    const Eight e = half[0] + half[1];
+    Four quarter[2];
+    std::memcpy(quarter, &e, sizeof quarter);
+    const Four f = quarter[0] + quarter[1];
+    return (f[0] + f[2]) + (f[1] + f[3]);
+  } else {
+    float s[lane_count];
+    std::memcpy(s, &a, sizeof s);
+    for (std::size_t width = lane_count / 2; width != 0; width /= 2) {
+      for (std::size_t i = 0; i < width; ++i) s[i] = s[i] + s[i + width];
+    }
+    return s[0];
+  }
+}
+
+#else
+
+struct Lanes {
+  float v[lane_count];
+};
+
+MEMRA_HD inline void clear(Lanes& a) noexcept {
+  for (float& x : a.v) x = 0.0F;
+}
+MEMRA_HD inline void load(Lanes& a, const float* p) noexcept {
+  for (std::size_t i = 0; i < lane_count; ++i) a.v[i] = p[i];
+}
+MEMRA_HD inline void add_product(Lanes& acc, const Lanes& a, const Lanes& b) noexcept {
+  for (std::size_t i = 0; i < lane_count; ++i) {
+    const float product = a.v[i] * b.v[i];
+    acc.v[i] = acc.v[i] + product;
+  }
+}
+MEMRA_HD inline std::uint32_t half_word(const std::byte* p, std::size_t i) noexcept {
+  return static_cast<std::uint32_t>(p[2 * i]) | static_cast<std::uint32_t>(p[2 * i + 1]) << 8;
+}
+MEMRA_HD inline float as_float(std::uint32_t bits) noexcept {
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+MEMRA_HD inline void load_bf16(Lanes& a, const std::byte* p) noexcept {
+  for (std::size_t i = 0; i < lane_count; ++i) a.v[i] = as_float(half_word(p, i) << 16);
+}
+MEMRA_HD inline void load_f16(Lanes& a, const std::byte* p) noexcept {
+  for (std::size_t i = 0; i < lane_count; ++i) {
+    const std::uint32_t w = half_word(p, i);
+    const std::uint32_t magnitude = (w & 0x7fffU) << 13;
+    const float scaled = as_float(magnitude) * 0x1p112F;
+    std::uint32_t bits;
+    std::memcpy(&bits, &scaled, sizeof bits);
+    if (magnitude >= 0x0f800000U) bits |= 0x7f800000U;
+    a.v[i] = as_float(bits | (w & 0x8000U) << 16);
+  }
+}
+MEMRA_HD inline float fold(const Lanes& a) noexcept {
+  float s[lane_count];
+  for (std::size_t i = 0; i < lane_count; ++i) s[i] = a.v[i];
+  for (std::size_t width = lane_count / 2; width != 0; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i) s[i] = s[i] + s[i + width];
+  }
+  return s[0];
+}
+
+#endif
+
+/// The first `n` lanes from memory, zeros after them.
+MEMRA_HD inline void load_part(Lanes& a, const float* p, std::size_t n) noexcept {
+  float padded[lane_count] = {};
+  for (std::size_t i = 0; i < n; ++i) padded[i] = p[i];
+  load(a, padded);
+}
+
+/// Sum of squares of x[0..n): lane k % 16 adds its elements in ascending order, then the fold.
+MEMRA_HD inline float sum_squares(const float* x, std::size_t n) noexcept {
+  Lanes acc;
+  clear(acc);
+  Lanes v;
+  std::size_t k = 0;
+  for (; k + lane_count <= n; k += lane_count) {
+    load(v, x + k);
+    add_product(acc, v, v);
+  }
+  if (k < n) {
+    load_part(v, x + k, n - k);
+    add_product(acc, v, v);
+  }
+  return fold(acc);
+}
+
+}  // namespace tiny
+
+#include <memra/detail/strict_fp_end.hpp>
