@@ -1,0 +1,126 @@
+// Encoding f32 into the formats of planes and back, for both layouts, on the host.
+//
+// The block formats store what ggml's reference routines store, byte for byte, wherever those are defined. Where they
+// are not, ours are, and the same on every compiler, flag set, vector width and device:
+//
+// - Block formats: a NaN input counts as +0, an infinity as the largest finite f32 of its sign.
+// - If d is not finite, or so small that 1/d is not, the block's quants are 0.
+// - A scale d that rounds to infinity in f16 is stored as 65504 of its sign; the quants still come from the f32 d.
+// - The min of q5_1 is not clamped: beyond f16 it is stored as the infinity that rounding gives, as ggml stores it. If
+//   it is a zero, its sign is that of the block's first zero.
+// - A q8_0 or q5_1 block of zeros has d = +0; a q4_0 one has d = -0 and quants 8, as ggml's division by -8 gives.
+// - f16, bf16, fp8: nearest even. A NaN becomes the quiet NaN of its sign (0x7E00, 0x7FC0, 0x7F). Beyond f16 is
+// infinity;
+//   beyond fp8's 448, infinity included, is 448 (0x7E). f32 is copied bit for bit.
+// - Decoding rounds d * q once and, for q5_1, d * q + min twice. A block whose stored scale or min is NaN, which no
+//   encoder writes, decodes to NaN of unspecified payload.
+//
+// The rounding mode must be to nearest and subnormals on (no FTZ or DAZ), as a program starts.
+#pragma once
+
+#include <cstddef>
+#include <memra/detail/codec_blocks.hpp>
+#include <memra/format.hpp>
+#include <memra/layout.hpp>
+#include <memra/views.hpp>
+
+namespace memra {
+
+namespace detail {
+
+/// Calls f.template operator()<F>() for the format known at run time only.
+template <class Fn>
+constexpr void with_format(Format format, const Fn& f) {
+  switch (format) {
+    case Format::f32:
+      return f.template operator()<Format::f32>();
+    case Format::f16:
+      return f.template operator()<Format::f16>();
+    case Format::bf16:
+      return f.template operator()<Format::bf16>();
+    case Format::q8_0:
+      return f.template operator()<Format::q8_0>();
+    case Format::q5_1:
+      return f.template operator()<Format::q5_1>();
+    case Format::q4_0:
+      return f.template operator()<Format::q4_0>();
+    case Format::fp8_e4m3:
+      return f.template operator()<Format::fp8_e4m3>();
+  }
+}
+
+/// Cursor over interleaved blocks that start at `p`. ggml stores scales first, then fifth bits, then quants.
+template <class Cursor, class Byte>
+constexpr Cursor blocks_cursor(Format format, Byte* p) noexcept {
+  const FormatFacts f = facts(format);
+  return {p + f.scale_bytes + f.fifth_bytes, p + f.scale_bytes, p, f.block_bytes, f.block_bytes, f.block_bytes};
+}
+
+/// Cursor over the blocks of physical row `row`, from block `first_block` on.
+template <class Cursor, class Byte>
+constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t first_block) noexcept {
+  const FormatFacts f = facts(plane.shape.format);
+  const SubPlanes parts = sub_planes(plane.shape);
+  Byte* const at = plane.data + parts.part[0].offset + row * parts.part[0].row_bytes;
+  if (parts.count == 1) return blocks_cursor<Cursor>(plane.shape.format, at + first_block * f.block_bytes);
+  Byte* const quants = at + first_block * f.quant_bytes;
+  const SubPlane& last = parts.part[parts.count - 1];
+  Byte* const scales = plane.data + last.offset + row * last.row_bytes + first_block * f.scale_bytes;
+  Byte* const fifths = f.fifth_bytes == 0 ? scales
+                                          : plane.data + parts.part[1].offset + row * parts.part[1].row_bytes +
+                                                first_block * f.fifth_bytes;
+  return {quants, fifths, scales, f.quant_bytes, f.fifth_bytes, f.scale_bytes};
+}
+
+}  // namespace detail
+
+/// Encodes `n` elements into contiguous blocks of the `blocks` layout.
+///
+/// @param x    [n] f32
+/// @param dst  [row_bytes(format, n)] any alignment; must not overlap x
+/// @pre whole_blocks(format, n)
+inline void encode(Format format, const float* x, std::byte* dst, std::size_t n) noexcept {
+  detail::with_format(format, [=]<Format F>() {
+    detail::encode_blocks<F>(x, n / facts(F).block_elems, detail::blocks_cursor<detail::BlockCursor>(F, dst));
+  });
+}
+
+/// Decodes `n` elements from contiguous blocks of the `blocks` layout.
+///
+/// @param src  [row_bytes(format, n)] any alignment; must not overlap y
+/// @param y    [n] f32
+/// @pre whole_blocks(format, n)
+inline void decode(Format format, const std::byte* src, float* y, std::size_t n) noexcept {
+  detail::with_format(format, [=]<Format F>() {
+    detail::decode_blocks<F>(detail::blocks_cursor<detail::ConstBlockCursor>(F, src), n / facts(F).block_elems, y);
+  });
+}
+
+/// Encodes one row into a plane of any layout.
+///
+/// @param plane     in host memory
+/// @param phys_row  physical row (stream row - plane.base), below plane.phys_rows()
+/// @param x         [plane.shape.width] f32
+inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float* x) noexcept {
+  detail::with_format(plane.shape.format, [&]<Format F>() {
+    detail::encode_blocks<F>(x, plane.shape.width / facts(F).block_elems,
+                             detail::row_cursor<detail::BlockCursor>(plane, phys_row, 0));
+  });
+}
+
+/// Decodes elements [first, first + n) of one row of a plane of any layout.
+///
+/// @param plane     in host memory
+/// @param phys_row  physical row (stream row - plane.base), below plane.phys_rows()
+/// @param y         [n] f32
+/// @pre first and n are whole blocks; first + n <= plane.shape.width
+inline void decode_row(const ConstPlaneView& plane, std::size_t phys_row, std::size_t first, std::size_t n,
+                       float* y) noexcept {
+  detail::with_format(plane.shape.format, [&]<Format F>() {
+    constexpr std::size_t elems = facts(F).block_elems;
+    detail::decode_blocks<F>(detail::row_cursor<detail::ConstBlockCursor>(plane, phys_row, first / elems), n / elems,
+                             y);
+  });
+}
+
+}  // namespace memra
