@@ -116,8 +116,8 @@ inline std::vector<std::int32_t> read_eos(Fields& f, std::size_t n_vocab) {
   for (const Json& one : list) {
     const std::optional<std::uint64_t> id = Fields::whole(one);
     if (!id || *id >= n_vocab) {
-      f.fail("field eos_token_id is " + Fields::shown(one) + "; expected token ids below vocab_size = " +
-             std::to_string(n_vocab));
+      f.fail("field eos_token_id is " + Fields::shown(one) +
+             "; expected token ids below vocab_size = " + std::to_string(n_vocab));
       return ids;
     }
     ids.push_back(static_cast<std::int32_t>(*id));
@@ -146,8 +146,8 @@ inline void read_rope(Fields& f, TrunkConfig& c) {
   if (!p.status().ok()) return f.fail(p.status().text());
   c.rot_dim = static_cast<std::size_t>(static_cast<double>(c.head_dim) * part);
   if (c.rot_dim < 2 || c.rot_dim % 2 != 0) {
-    f.fail("field partial_rotary_factor turns " + std::to_string(c.rot_dim) + " of head_dim = " +
-           std::to_string(c.head_dim) + " dims; expected an even number of at least 2");
+    f.fail("field partial_rotary_factor turns " + std::to_string(c.rot_dim) +
+           " of head_dim = " + std::to_string(c.head_dim) + " dims; expected an even number of at least 2");
   }
 }
 

@@ -14,10 +14,10 @@
 namespace tiny {
 
 struct DraftConfig {
-  std::size_t block_size = 0;             ///< rows of a full block: the anchor and block_size - 1 masks
+  std::size_t block_size = 0;  ///< rows of a full block: the anchor and block_size - 1 masks
   std::int32_t mask_token = 0;
-  std::vector<std::size_t> target_layers; ///< trunk layers whose outputs are tapped, in the order fc expects them
-  std::size_t window = 0;                 ///< 0: none
+  std::vector<std::size_t> target_layers;  ///< trunk layers whose outputs are tapped, in the order fc expects them
+  std::size_t window = 0;                  ///< 0: none
   std::size_t n_layers = 0;
   std::size_t n_heads = 0;
   std::size_t n_kv_heads = 0;

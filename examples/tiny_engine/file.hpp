@@ -1,16 +1,16 @@
 // A file as read-only memory.
 #pragma once
 
-#include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <fcntl.h>
-#include <memra/error.hpp>
-#include <span>
-#include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memra/error.hpp>
+#include <span>
+#include <string>
 #include <utility>
 
 namespace tiny {

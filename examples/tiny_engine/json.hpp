@@ -131,8 +131,8 @@ inline std::string without_bare_literals(std::string_view text) {
     } else if (!inside) {
       const std::string_view rest = text.substr(i);
       std::size_t skip = 0;
-      for (const std::string_view word : {std::string_view("-Infinity"), std::string_view("Infinity"),
-                                          std::string_view("NaN")}) {
+      for (const std::string_view word :
+           {std::string_view("-Infinity"), std::string_view("Infinity"), std::string_view("NaN")}) {
         if (rest.substr(0, word.size()) == word) {
           skip = word.size();
           break;

@@ -27,11 +27,6 @@ struct MatrixView {
   std::size_t n_in = 0;
 };
 
-}  // namespace tiny
-
-#include <memra/detail/strict_fp_begin.hpp>
-
-namespace tiny {
 namespace detail {
 
 /// Outputs of one work item. Its weights (16 rows of a few thousand inputs) stay in a near cache while all rows pass.
@@ -52,7 +47,7 @@ inline constexpr std::size_t single_row_outputs = 4;
 template <WeightType T>
 MEMRA_HD inline void load_weights(Lanes& a, const std::byte* p) noexcept {
   if constexpr (T == WeightType::f32) {
-    std::memcpy(&a, p, sizeof a);
+    load_f32(a, p);
   } else if constexpr (T == WeightType::f16) {
     load_f16(a, p);
   } else {
@@ -108,11 +103,11 @@ struct MatmulBody {
     constexpr std::size_t bytes = weight_bytes(T);
     const std::byte* wp[O];
     const float* xp[R];
-    Lanes acc[R][O];
+    Lanes acc[R * O];
     for (std::size_t j = 0; j < O; ++j) wp[j] = w + (o + j) * n_in * bytes;
     for (std::size_t i = 0; i < R; ++i) {
       xp[i] = x + (r + i) * n_in;
-      for (std::size_t j = 0; j < O; ++j) clear(acc[i][j]);
+      for (std::size_t j = 0; j < O; ++j) clear(acc[i * O + j]);
     }
     std::size_t k = 0;
     for (; k + lane_count <= n_in; k += lane_count) {
@@ -121,7 +116,7 @@ struct MatmulBody {
       for (std::size_t i = 0; i < R; ++i) {
         Lanes xv;
         load(xv, xp[i] + k);
-        for (std::size_t j = 0; j < O; ++j) add_product(acc[i][j], xv, wv[j]);
+        for (std::size_t j = 0; j < O; ++j) add_product(acc[i * O + j], xv, wv[j]);
       }
     }
     if (k < n_in) {  // the last lanes have nothing to add
@@ -134,24 +129,27 @@ struct MatmulBody {
       for (std::size_t i = 0; i < R; ++i) {
         Lanes xv;
         load_part(xv, xp[i] + k, n_in - k);
-        for (std::size_t j = 0; j < O; ++j) add_product(acc[i][j], xv, wv[j]);
+        for (std::size_t j = 0; j < O; ++j) add_product(acc[i * O + j], xv, wv[j]);
       }
     }
+    float sum[(R * O + 3) / 4 * 4];
+    fold_all<0>(acc, sum);
     for (std::size_t i = 0; i < R; ++i) {
       for (std::size_t j = 0; j < O; ++j) {
         float* out = y + (r + i) * n_out + o + j;
-        const float sum = fold(acc[i][j]);
-        *out = add ? *out + sum : sum;
+        *out = add ? *out + sum[i * O + j] : sum[i * O + j];
       }
     }
   }
+
+  /// Folds the tile's sums from S on, four at a time.
+  template <std::size_t S, std::size_t N>
+  MEMRA_HD static void fold_all(const Lanes (&acc)[N], float* sum) noexcept {
+    constexpr std::size_t last = N - 1;
+    fold4(acc[S], acc[S + 1 < N ? S + 1 : last], acc[S + 2 < N ? S + 2 : last], acc[S + 3 < N ? S + 3 : last], sum + S);
+    if constexpr (S + 4 < N) fold_all<S + 4>(acc, sum);
+  }
 };
-
-}  // namespace tiny
-
-#include <memra/detail/strict_fp_end.hpp>
-
-namespace tiny {
 
 /// y = x w^T for `rows` rows, or y += x w^T.
 /// @param x  [rows][n_in]   @param y  [rows][n_out]; must not overlap x

@@ -1,5 +1,5 @@
-// safetensors: u64 header length, a JSON header, then the bytes of the tensors without holes. Every number in the header
-// is hostile until checked.
+// safetensors: u64 header length, a JSON header, then the bytes of the tensors without holes. Every number in the
+// header is hostile until checked.
 #pragma once
 
 #include <algorithm>
@@ -34,9 +34,9 @@ inline std::optional<DTypeFacts> parse_dtype(std::string_view name) {
     DTypeFacts facts;
   };
   static constexpr Row rows[] = {
-      {"F64", {DType::f64, 8}}, {"F32", {DType::f32, 4}}, {"F16", {DType::f16, 2}},     {"BF16", {DType::bf16, 2}},
-      {"I64", {DType::i64, 8}}, {"U64", {DType::i64, 8}}, {"I32", {DType::i32, 4}},     {"U32", {DType::i32, 4}},
-      {"I16", {DType::i16, 2}}, {"U16", {DType::i16, 2}}, {"I8", {DType::i8, 1}},       {"U8", {DType::i8, 1}},
+      {"F64", {DType::f64, 8}}, {"F32", {DType::f32, 4}},    {"F16", {DType::f16, 2}},    {"BF16", {DType::bf16, 2}},
+      {"I64", {DType::i64, 8}}, {"U64", {DType::i64, 8}},    {"I32", {DType::i32, 4}},    {"U32", {DType::i32, 4}},
+      {"I16", {DType::i16, 2}}, {"U16", {DType::i16, 2}},    {"I8", {DType::i8, 1}},      {"U8", {DType::i8, 1}},
       {"BOOL", {DType::i8, 1}}, {"F8_E4M3", {DType::f8, 1}}, {"F8_E5M2", {DType::f8, 1}},
   };
   for (const Row& r : rows) {
@@ -105,7 +105,9 @@ class SafeTensors {
     std::size_t end = 0;
     for (const auto& [first, last] : ranges) {
       if (first < end) return bad("two tensors overlap at byte " + std::to_string(first) + " of the data");
-      if (first > end) return bad("bytes " + std::to_string(end) + " to " + std::to_string(first) + " of the data belong to no tensor");
+      if (first > end)
+        return bad("bytes " + std::to_string(end) + " to " + std::to_string(first) +
+                   " of the data belong to no tensor");
       end = last;
     }
     if (end != body.size()) {
@@ -155,8 +157,8 @@ class SafeTensors {
     const std::optional<std::uint64_t> last = Fields::whole(offsets[1]);
     if (!first || !last) return bad(who + ": data_offsets are not whole numbers");
     if (*first > *last || *last > body.size()) {
-      return bad(who + ": data_offsets [" + std::to_string(*first) + ", " + std::to_string(*last) +
-                 ") do not lie in " + std::to_string(body.size()) + " bytes of data");
+      return bad(who + ": data_offsets [" + std::to_string(*first) + ", " + std::to_string(*last) + ") do not lie in " +
+                 std::to_string(body.size()) + " bytes of data");
     }
     const auto begin = static_cast<std::size_t>(*first);
     const auto end = static_cast<std::size_t>(*last);
