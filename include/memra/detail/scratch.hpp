@@ -12,19 +12,32 @@ inline constexpr std::size_t attend_tile = 64;
 /// Query rows that share one pass over K and V.
 inline constexpr std::size_t attend_block_rows = 16;
 
-/// Scratch of attend: one decoded tile of K and of V, and per query of the block its scaled vector, scores, weights and
-/// running sums. f32 throughout.
+/// Rows of K that are decoded before they are turned into lanes.
+inline constexpr std::size_t attend_stage_rows = 16;
+
+/// Scratch of attend for one kv head, in floats: one decoded tile of K (keys in lanes) and of V, the rows being turned,
+/// and per query of the block its scaled vector, the weights of one tile, maximum and sum. Rounded up to whole cache
+/// lines of 16 floats, so that heads do not share one.
+constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim_k, std::size_t head_dim_v,
+                                         std::size_t rows) noexcept {
+  const std::size_t queries = group * std::min(rows, attend_block_rows);
+  const std::size_t floats = attend_tile * (head_dim_k + head_dim_v) + attend_stage_rows * head_dim_k +
+                             queries * (head_dim_k + attend_tile + 2);
+  return (floats + 15) / 16 * 16;
+}
+
+/// Scratch of attend: every kv head has its own, since items of a launch may run at the same time. 64 bytes more let
+/// the kernel align its start.
 constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_k,
                                            std::size_t head_dim_v, std::size_t rows) noexcept {
   const std::size_t group = n_kv_heads == 0 ? 0 : n_heads / n_kv_heads;
-  const std::size_t queries = group * std::min(rows, attend_block_rows);
-  return 4 * (attend_tile * (head_dim_k + head_dim_v) + queries * (head_dim_k + head_dim_v + attend_tile + 16)) + 256;
+  return 4 * n_kv_heads * attend_head_floats(group, head_dim_k, head_dim_v, rows) + 64;
 }
 
-/// Scratch of draft_attend: the scores of one query against every row below len_bound + block_rows.
+/// Scratch of draft_attend: for every query row, the scores of one head against every row below len_bound + block_rows.
 constexpr std::size_t draft_scratch_bytes(std::size_t /*n_heads*/, std::size_t /*n_kv*/, std::size_t /*head_dim*/,
                                           std::size_t block_rows, std::size_t len_bound) noexcept {
-  return 4 * block_rows * (len_bound + block_rows);
+  return 4 * block_rows * (len_bound + block_rows) + 64;
 }
 
 }  // namespace memra::detail

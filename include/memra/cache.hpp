@@ -1,0 +1,488 @@
+// Cache: what a model must remember of one sequence while it decodes, and how it takes back what speculation got wrong.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <memra/detail/cache_core.hpp>
+#include <memra/detail/prefix_io.hpp>
+#include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
+#include <memra/layers.hpp>
+#include <memra/model_config.hpp>
+#include <memra/plan.hpp>
+#include <memra/prefix.hpp>
+#include <memra/snapshot.hpp>
+#include <memra/step.hpp>
+#include <memra/taps.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace memra {
+
+/// Memory an engine hands over instead of letting the cache allocate: {rows, state, extra} of every device object, in
+/// order of first appearance (see DevicePlan for their bytes). The engine keeps it alive and frees it.
+struct CacheOptions {
+  std::span<const AdoptedBlock> blocks{};
+};
+
+/// The logits row parked at this position: [n] f32 on the last stage's device.
+struct ParkedLogits {
+  const float* data = nullptr;
+  std::size_t n = 0;
+  std::size_t pos = 0;
+};
+
+/// What a rollback left to do.
+struct RolledBack {
+  std::size_t pos = 0;     ///< where the next step starts
+  std::size_t replay = 0;  ///< tokens to feed again, starting at pos; 0 when there is no recurrent layer
+};
+
+/// State of one sequence, over one device or the stages of a pipeline.
+///
+/// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
+/// return a Status; a refusal (bad_argument, bad_state) has changed nothing. A device failure after the first write of
+/// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction.
+/// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
+/// moved-from cache answers bad_state, position 0 and no layers.
+template <class Dev>
+class Cache {
+  static_assert(check_kv_dev<Dev>());
+  using Core = detail::CacheCore<Dev>;
+
+ public:
+  /// All layers on one device, at position 0, recurrent state zero, K and V rows undefined.
+  ///
+  /// @param max_ctx  rows of every K and V plane
+  /// @return bad_argument naming the layer and field; out_of_memory; device_failure. Nothing is left allocated then
+  static Result<Cache> create(Dev& dev, const ModelConfig& cfg, std::size_t max_ctx, const CacheOptions& options = {}) {
+    const std::array<std::size_t, 2> fence = {0, cfg.layers.size()};
+    const std::array<Dev*, 1> devs = {&dev};
+    return create_ppn(devs, fence, cfg, max_ctx, options);
+  }
+
+  /// Layers [0, split) on d0, the rest on d1. The same object twice gives the layout of create plus one mirror.
+  static Result<Cache> create_pp2(Dev& d0, Dev& d1, std::size_t split, const ModelConfig& cfg, std::size_t max_ctx,
+                                  const CacheOptions& options = {}) {
+    const std::array<std::size_t, 3> fence = {0, split, cfg.layers.size()};
+    const std::array<Dev*, 2> devs = {&d0, &d1};
+    return create_ppn(devs, fence, cfg, max_ctx, options);
+  }
+
+  /// Stage s runs layers [fence[s], fence[s+1]) on *devs[s]; layers past the fence belong to the last stage.
+  ///
+  /// @param fence  [devs.size() + 1], starts with 0, does not decrease (an empty stage is legal); see pp_cuts
+  static Result<Cache> create_ppn(std::span<Dev* const> devs, std::span<const std::size_t> fence,
+                                  const ModelConfig& cfg, std::size_t max_ctx, const CacheOptions& options = {}) {
+    auto core = detail::build_core<Dev>(devs, fence, cfg, max_ctx, options.blocks);
+    if (!core) return core.status();
+    return Cache(*std::move(core));
+  }
+
+  Cache(Cache&&) noexcept = default;
+  Cache& operator=(Cache&&) noexcept = default;
+
+  // --- what it is ---
+
+  /// Committed tokens; while a replay is owed, the replay's position.
+  std::size_t pos() const noexcept { return core_ ? core_->pos : 0; }
+  /// Committed rows of every attention layer: pos, or more while a replay is owed.
+  std::size_t len() const noexcept { return core_ ? core_->len : 0; }
+  std::size_t replay_owed() const noexcept { return len() - pos(); }
+  std::size_t max_ctx() const noexcept { return core_ ? core_->plan.max_ctx : 0; }
+  std::size_t n_layer() const noexcept { return core_ ? core_->layers.size() : 0; }
+  bool tainted() const noexcept { return core_ && core_->tainted; }
+  /// @pre not moved-from
+  const Plan& plan() const noexcept { return core_->plan; }
+  const ModelConfig& config() const noexcept { return core_->config; }
+  std::size_t n_stages() const noexcept { return core_ ? core_->stages.size() : 0; }
+  std::size_t stage_of(std::size_t il) const noexcept { return memra::stage_of(core_->placement, il); }
+  /// Device of layer `il`'s stage.
+  Dev& dev(std::size_t il) const noexcept { return core_->device_of_layer(il); }
+
+  /// Attention state of layer `il`, nullopt where it has none.
+  std::optional<KvLayer> kv(std::size_t il, std::size_t nth = 0) const noexcept {
+    const auto* c = core_ ? core_->template find<detail::KvComponent>(il, nth) : nullptr;
+    if (c == nullptr) return std::nullopt;
+    return KvLayer{c->spec, c->k, c->v, core_->len, core_->stages[stage_of(il)].pos_d};
+  }
+
+  /// Recurrent state of layer `il`, nullopt where it has none.
+  std::optional<RecurLayer> recur(std::size_t il, std::size_t nth = 0) const noexcept {
+    const auto* c = core_ ? core_->template find<detail::RecurComponent>(il, nth) : nullptr;
+    if (c == nullptr) return std::nullopt;
+    return RecurLayer{c->spec, c->conv, c->ssm, core_->pos};
+  }
+
+  // --- decoding ---
+
+  /// Opens a forward of `rows` tokens at pos. Writes nothing.
+  ///
+  /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, or
+  /// with a
+  ///         recurrent layer while another step is open: a forward that died half way is repaired by rollback or reset
+  Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
+    if (Status s = usable("begin_step"); !s) return s;
+    Core& c = *core_;
+    if (rows == 0) return refuse(ErrorKind::bad_argument, "begin_step", "0 rows; expected at least 1");
+    if (rows > c.plan.max_ctx - c.pos) {
+      return Status::failure(ErrorKind::bad_argument, "begin_step", 0, 0,
+                             "%zu rows at position %zu; %zu fit below max_ctx %zu", rows, c.pos, c.plan.max_ctx - c.pos,
+                             c.plan.max_ctx);
+    }
+    if (c.step_open && c.has_recurrent) {
+      return refuse(ErrorKind::bad_state, "begin_step",
+                    "a step is open and may have moved recurrent state; advance, roll back or reset first");
+    }
+    if (c.taps && !c.taps->holds(c.pos, rows)) {
+      return Status::failure(ErrorKind::bad_state, "begin_step", 0, 0,
+                             "the armed tap sink holds %zu rows from position %zu on; %zu rows at %zu do not fit",
+                             c.taps->cap_rows(), c.taps->origin(), rows, c.pos);
+    }
+    ++c.step_id;
+    c.step_open = true;
+    c.step_rows = rows;
+    c.step_written = 0;
+    return Step<Dev>(c);
+  }
+
+  /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
+  ///
+  /// @return bad_state if no step is open or a layer was not written (nothing changed); a device failure taints
+  Status advance() noexcept {
+    if (Status s = usable("advance"); !s) return s;
+    Core& c = *core_;
+    if (!c.step_open) return refuse(ErrorKind::bad_state, "advance", "no step is open; begin one first");
+    if (c.step_written != c.n_components) return unwritten();
+    detail::TaintScope<Dev> taint(c);
+    if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
+    c.pos += c.step_rows;
+    c.len = std::max(c.len, c.pos);
+    c.step_open = false;
+    if (c.taps) c.taps->commit(c.pos);
+    taint.done();
+    return {};
+  }
+
+  // --- taking back ---
+
+  /// Copies conv and ssm of every layer into memory of its own: one copy per device object.
+  /// @return bad_state while a step is open, a replay is owed or the cache is tainted; out_of_memory; device_failure
+  Result<CacheSnapshot<Dev>> snapshot() {
+    if (Status s = at_rest("snapshot"); !s) return s;
+    CacheSnapshot<Dev> snap;
+    snap.lineage_ = core_->lineage;
+    for (auto& d : core_->devices) {
+      auto buffer = d.dev->alloc(d.state.bytes());
+      if (!buffer) return buffer.status();
+      snap.state_.push_back(*std::move(buffer));
+    }
+    snap.record_ = core_->lineage->add();
+    if (Status s = fill(snap); !s) return s;
+    return snap;
+  }
+
+  /// Refreshes `snap`, made by snapshot() of this cache, in place: no allocation, nothing through the host.
+  /// @return as snapshot; bad_argument for another cache's snapshot. After a device failure the cache is as before and
+  ///         `snap` is invalid until refreshed
+  Status snapshot_into(CacheSnapshot<Dev>& snap) noexcept {
+    if (Status s = at_rest("snapshot_into"); !s) return s;
+    if (Status s = own("snapshot_into", snap); !s) return s;
+    return fill(snap);
+  }
+
+  /// Back to `snap`, keeping the first `accept` of the rows committed since.
+  ///
+  /// Attention layers keep rows [0, snap.pos + accept) without copying. Recurrent layers get conv and ssm of the
+  /// snapshot back, pos becomes snap.pos, and the accepted tokens are to be fed again (`replay`): they rewrite their
+  /// rows in place. Without recurrent layers pos is snap.pos + accept at once. Repeatable with the same or a smaller
+  /// accept. Closes an open step. Snapshots taken beyond snap.pos + accept become stale.
+  ///
+  /// @return bad_argument for another cache's snapshot or an accept beyond the rows committed since and not given up;
+  ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
+  Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept) noexcept {
+    if (!core_) return moved_from("rollback");
+    if (Status s = valid("rollback", snap); !s) return s;
+    Core& c = *core_;
+    const std::size_t at = snap.record_->pos;
+    if (accept > c.len - at) {
+      return Status::failure(ErrorKind::bad_argument, "rollback", 0, 0,
+                             "accept %zu, but %zu rows are committed since the snapshot at position %zu", accept,
+                             c.len - at, at);
+    }
+    detail::TaintScope<Dev> taint(c);
+    for (std::size_t d = 0; d < c.devices.size(); ++d) {
+      auto& state = c.devices[d].state;
+      if (state.bytes() == 0) continue;
+      if (Status s = c.devices[d].dev->copy(state.data(), snap.state_[d].data(), state.bytes()); !s) return s;
+    }
+    const std::size_t pos = c.has_recurrent ? at : at + accept;
+    if (Status s = c.store_pos(pos); !s) return s;
+    c.pos = pos;
+    c.len = at + accept;
+    c.cut(c.len);
+    taint.done();
+    return RolledBack{pos, c.len - pos};
+  }
+
+  /// Position 0, conv and ssm zero, parked logits gone, an armed tap sink re-armed at 0. A device failure taints; it
+  /// may be repeated.
+  Status reset() noexcept {
+    if (!core_) return moved_from("reset");
+    Core& c = *core_;
+    detail::TaintScope<Dev> taint(c);
+    for (auto& d : c.devices) {
+      if (d.state.bytes() == 0) continue;
+      if (Status s = d.dev->fill(d.state.data(), std::byte{0}, d.state.bytes()); !s) return s;
+    }
+    if (Status s = c.store_pos(0); !s) return s;
+    c.pos = 0;
+    c.len = 0;
+    c.cut(0);
+    c.parked_valid = false;
+    if (c.taps) c.taps->arm(0);
+    taint.done();
+    return {};
+  }
+
+  // --- what travels with it ---
+
+  /// Keeps a copy of the logits of the last committed row. The first call allocates.
+  /// @param row  [n_vocab] f32 on the last stage's device
+  Status park_logits(const float* row) noexcept {
+    if (Status s = usable("park_logits"); !s) return s;
+    Core& c = *core_;
+    if (c.step_open) return refuse(ErrorKind::bad_state, "park_logits", "a step is open; advance first");
+    if (row == nullptr || c.config.n_vocab == 0) {
+      return refuse(ErrorKind::bad_argument, "park_logits", "no row, or a model without n_vocab; expected both");
+    }
+    Dev& dev = *c.devices[c.stages.back().device].dev;
+    const std::size_t bytes = c.config.n_vocab * sizeof(float);
+    c.parked_valid = false;
+    if (!c.parked) {
+      auto made = dev.alloc(bytes);
+      if (!made) return made.status();
+      c.parked.emplace(*std::move(made));
+    }
+    if (Status s = dev.copy(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes); !s) return s;
+    c.parked_pos = c.pos;
+    c.parked_valid = true;
+    return {};
+  }
+
+  /// The logits parked at this very position of this very branch, nullopt otherwise.
+  std::optional<ParkedLogits> last_logits_dev() const noexcept {
+    if (!core_ || core_->tainted || !core_->parked_valid || core_->parked_pos != core_->pos) return std::nullopt;
+    return ParkedLogits{reinterpret_cast<const float*>(core_->parked->data()), core_->config.n_vocab, core_->pos};
+  }
+
+  /// Arms a tap sink from the current position on; steps then ask Step::tap where to write. Replaces a former one.
+  Status arm_taps(DflashTapSink<Dev>&& sink) noexcept {
+    if (Status s = usable("arm_taps"); !s) return s;
+    if (core_->step_open) return refuse(ErrorKind::bad_state, "arm_taps", "a step is open; advance first");
+    core_->taps.emplace(std::move(sink));
+    core_->taps->arm(core_->pos);
+    return {};
+  }
+
+  /// Disarms and hands the sink out with the rows committed since; nullopt if none was armed.
+  std::optional<DflashTapSink<Dev>> take_taps() noexcept {
+    if (!core_) return std::nullopt;
+    return std::exchange(core_->taps, std::nullopt);
+  }
+
+  const DflashTapSink<Dev>* dflash_taps() const noexcept { return core_ && core_->taps ? &*core_->taps : nullptr; }
+
+  /// Publishes the prompt that ends at `snap`: rows [0, snap.pos) of the live cache, conv and ssm of the snapshot, and
+  /// the logits if they are parked there. The cache may have moved on since; its own state is not touched.
+  /// @return as rollback for the snapshot; bad_argument at position 0; out_of_memory; device_failure
+  Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
+    if (Status s = usable("export_prefix"); !s) return s;
+    if (Status s = valid("export_prefix", snap); !s) return s;
+    const std::size_t n = snap.record_->pos;
+    if (n == 0)
+      return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
+    Core& c = *core_;
+    auto planned = memra::plan(c.config, n, c.placement);
+    if (!planned) return planned.status();
+    CachePrefix<Dev> prefix;
+    prefix.config_ = c.config;
+    prefix.plan_ = *std::move(planned);
+    for (std::size_t d = 0; d < c.devices.size(); ++d) {
+      Dev& dev = *c.devices[d].dev;
+      auto rows = dev.alloc(prefix.plan_.devices[d].rows_bytes);
+      if (!rows) return rows.status();
+      auto state = dev.alloc(prefix.plan_.devices[d].state_bytes);
+      if (!state) return state.status();
+      if (Status s = dev.copy(state->data(), snap.state_[d].data(), state->size()); !s) return s;
+      prefix.devices_.push_back({&dev, *std::move(rows), *std::move(state)});
+    }
+    for (std::size_t i = 0; i < c.plan.planes.size(); ++i) {
+      const PlanePlan& p = c.plan.planes[i];
+      if (p.slab != SlabKind::rows) continue;
+      const PlanePlan& q = prefix.plan_.planes[i];
+      Dev& dev = *c.devices[p.device].dev;
+      if (Status s = detail::copy_plane(q, dev, prefix.devices_[q.device].rows->data() + q.offset, p, dev,
+                                        c.devices[p.device].rows.data() + p.offset, n);
+          !s) {
+        return s;
+      }
+    }
+    if (c.parked_valid && c.parked_pos == n) {
+      Dev& dev = *c.devices[c.stages.back().device].dev;
+      auto logits = dev.alloc(c.config.n_vocab * sizeof(float));
+      if (!logits) return logits.status();
+      if (Status s = dev.copy(logits->data(), c.parked->data(), logits->size()); !s) return s;
+      prefix.logits_.emplace(*std::move(logits));
+    }
+    return prefix;
+  }
+
+  /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
+  /// @return bad_argument if layers, formats or layouts differ or the prefix does not fit max_ctx; as create otherwise.
+  /// All
+  ///         or nothing: there is no cache then
+  static Result<Cache> from_prefix(Dev& dev, const ModelConfig& cfg, std::size_t max_ctx,
+                                   const CachePrefix<Dev>& prefix, const CacheOptions& options = {}) {
+    const std::array<std::size_t, 2> fence = {0, cfg.layers.size()};
+    const std::array<Dev*, 1> devs = {&dev};
+    return from_prefix_ppn(devs, fence, cfg, max_ctx, prefix, options);
+  }
+
+  /// As from_prefix, placed as create_ppn does; the prefix may come from another placement.
+  static Result<Cache> from_prefix_ppn(std::span<Dev* const> devs, std::span<const std::size_t> fence,
+                                       const ModelConfig& cfg, std::size_t max_ctx, const CachePrefix<Dev>& prefix,
+                                       const CacheOptions& options = {}) {
+    if (prefix.devices_.empty())
+      return refuse(ErrorKind::bad_argument, "from_prefix", "the prefix is empty (moved-from)");
+    if (prefix.pos() > max_ctx) {
+      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
+                             prefix.pos(), max_ctx);
+    }
+    if (cfg.layers != prefix.config_.layers || cfg.n_vocab != prefix.config_.n_vocab) {
+      auto planned = memra::plan(cfg, max_ctx);
+      if (!planned) return planned.status();
+      if (Status s = detail::same_planes(*planned, prefix.plan_); !s) return s;
+      return refuse(ErrorKind::bad_argument, "from_prefix",
+                    "the prefix was made by a model of other heads, windows or vocabulary");
+    }
+    auto made = create_ppn(devs, fence, cfg, max_ctx, options);
+    if (!made) return made.status();
+    Core& c = *made->core_;
+    const std::size_t n = prefix.pos();
+    for (std::size_t i = 0; i < c.plan.planes.size(); ++i) {
+      const PlanePlan& p = c.plan.planes[i];
+      const PlanePlan& q = prefix.plan_.planes[i];
+      if (p.slab == SlabKind::extra) continue;
+      const auto& source = prefix.devices_[q.device];
+      const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
+      auto& target = c.devices[p.device];
+      if (Status s =
+              detail::copy_plane(p, *target.dev, target.slab(p.slab) + p.offset, q, *source.dev, from + q.offset, n);
+          !s) {
+        return s;
+      }
+    }
+    if (Status s = c.store_pos(n); !s) return s;
+    c.pos = n;
+    c.len = n;
+    if (prefix.logits_) {
+      Dev& dev = *c.devices[c.stages.back().device].dev;
+      auto logits = dev.alloc(prefix.logits_->size());
+      if (!logits) return logits.status();
+      Dev& source = *prefix.devices_[prefix.plan_.stages.back().device].dev;
+      if (Status s = detail::copy_between(dev, logits->data(), source, prefix.logits_->data(), logits->size()); !s)
+        return s;
+      c.parked.emplace(*std::move(logits));
+      c.parked_pos = n;
+      c.parked_valid = true;
+    }
+    return made;
+  }
+
+ private:
+  explicit Cache(std::unique_ptr<Core> core) noexcept : core_(std::move(core)) {}
+
+  static Status refuse(ErrorKind kind, const char* call, const char* sentence) noexcept {
+    return Status::failure(kind, call, 0, 0, "%s", sentence);
+  }
+  static Status moved_from(const char* call) noexcept {
+    return refuse(ErrorKind::bad_state, call, "the cache is empty (moved-from); expected one made by create");
+  }
+
+  Status usable(const char* call) const noexcept {
+    if (!core_) return moved_from(call);
+    if (core_->tainted) {
+      return refuse(ErrorKind::bad_state, call,
+                    "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
+    }
+    return {};
+  }
+
+  Status at_rest(const char* call) const noexcept {
+    if (Status s = usable(call); !s) return s;
+    if (core_->step_open)
+      return refuse(ErrorKind::bad_state, call, "a step is open; advance, roll back or reset first");
+    if (core_->pos != core_->len) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0, "a replay of %zu rows is owed; feed them first",
+                             core_->len - core_->pos);
+    }
+    return {};
+  }
+
+  /// The snapshot was made by this cache.
+  Status own(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
+    if (!snap.record_) return refuse(ErrorKind::bad_argument, call, "the snapshot is empty (moved-from)");
+    if (snap.lineage_ != core_->lineage) {
+      return refuse(ErrorKind::bad_argument, call, "the snapshot was made by another cache");
+    }
+    return {};
+  }
+
+  /// The snapshot was made by this cache, is whole, and its branch still exists.
+  Status valid(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
+    if (Status s = own(call, snap); !s) return s;
+    if (!snap.record_->written) {
+      return refuse(ErrorKind::bad_state, call, "the snapshot is half-written: its last snapshot_into failed");
+    }
+    if (snap.record_->stale) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the snapshot at position %zu is stale: the cache was rolled back or reset below it",
+                             snap.record_->pos);
+    }
+    return {};
+  }
+
+  Status fill(CacheSnapshot<Dev>& snap) noexcept {
+    snap.record_->written = false;
+    for (std::size_t d = 0; d < core_->devices.size(); ++d) {
+      auto& state = core_->devices[d].state;
+      if (state.bytes() == 0) continue;
+      if (Status s = core_->devices[d].dev->copy(snap.state_[d].data(), state.data(), state.bytes()); !s) return s;
+    }
+    snap.record_->pos = core_->pos;
+    snap.record_->stale = false;
+    snap.record_->written = true;
+    return {};
+  }
+
+  /// Names the first layer whose view was not taken in the open step.
+  Status unwritten() const noexcept {
+    for (std::size_t il = 0; il < core_->layers.size(); ++il) {
+      for (const detail::Component& component : core_->layers[il]) {
+        const auto written = std::visit([](const auto& c) { return c.written_in; }, component);
+        if (written != core_->step_id) {
+          return Status::failure(ErrorKind::bad_state, "advance", 0, 0,
+                                 "layer %zu was not written in this step; every layer is written once", il);
+        }
+      }
+    }
+    return refuse(ErrorKind::bad_state, "advance", "not every layer was written");
+  }
+
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace memra

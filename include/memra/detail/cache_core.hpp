@@ -1,0 +1,199 @@
+// The data of a cache and the questions its parts ask of it. Lives on the heap: a Step may outlive a move of its Cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memra/detail/lineage.hpp>
+#include <memra/detail/slab.hpp>
+#include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
+#include <memra/layers.hpp>
+#include <memra/model_config.hpp>
+#include <memra/plan.hpp>
+#include <memra/taps.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace memra::detail {
+
+template <class Dev>
+struct CacheCore {
+  struct DeviceState {
+    Dev* dev = nullptr;
+    Slab<Dev> rows;
+    Slab<Dev> state;
+    Slab<Dev> extra;
+
+    std::byte* slab(SlabKind kind) const noexcept {
+      return kind == SlabKind::rows ? rows.data() : kind == SlabKind::state ? state.data() : extra.data();
+    }
+  };
+  struct StageState {
+    std::size_t device = 0;
+    std::int32_t* pos_d = nullptr;
+  };
+
+  ModelConfig config;
+  Placement placement;
+  Plan plan;
+  std::vector<DeviceState> devices;
+  std::vector<StageState> stages;
+  std::vector<std::vector<Component>> layers;
+  std::size_t n_components = 0;
+  bool has_recurrent = false;
+
+  std::size_t pos = 0;  ///< committed tokens; the replay's position while pos < len
+  std::size_t len = 0;  ///< committed rows of every attention layer
+  bool tainted = false;
+
+  bool step_open = false;
+  std::uint64_t step_id = 0;
+  std::size_t step_rows = 0;
+  std::size_t step_written = 0;
+
+  std::shared_ptr<Lineage> lineage = std::make_shared<Lineage>();
+
+  std::optional<typename Dev::Buffer> parked;  // [n_vocab] f32 on the last stage's device, made on first use
+  std::size_t parked_pos = 0;
+  bool parked_valid = false;
+
+  std::optional<DflashTapSink<Dev>> taps;
+
+  Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
+
+  StepPos step_pos(std::size_t il) const noexcept {
+    return {stages[stage_of(placement, il)].pos_d, step_rows, pos, plan.max_ctx};
+  }
+
+  /// The `nth` component of kind C of layer `il`, or nullptr.
+  template <class C>
+  C* find(std::size_t il, std::size_t nth) noexcept {
+    if (il >= layers.size()) return nullptr;
+    for (Component& c : layers[il]) {
+      if (C* hit = std::get_if<C>(&c)) {
+        if (nth-- == 0) return hit;
+      }
+    }
+    return nullptr;
+  }
+
+  /// Overwrites every stage's pos_d in place.
+  Status store_pos(std::size_t value) noexcept {
+    const auto v = static_cast<std::int32_t>(value);
+    for (const StageState& s : stages) {
+      if (Status f = devices[s.device].dev->store_i32(s.pos_d, &v, 1); !f) return f;
+    }
+    return {};
+  }
+
+  /// Rows at or beyond `end` are given up: closes the step and drops whatever belonged to them.
+  void cut(std::size_t end) noexcept {
+    step_open = false;
+    lineage->cut(end);
+    if (parked_pos > end) parked_valid = false;
+    if (taps) taps->cut(end);
+  }
+};
+
+/// Marks the cache tainted from the first write of a change until done() says that all of it happened.
+template <class Dev>
+class TaintScope {
+ public:
+  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.tainted = true; }
+  TaintScope(const TaintScope&) = delete;
+  TaintScope& operator=(const TaintScope&) = delete;
+  void done() noexcept { core_->tainted = false; }
+
+ private:
+  CacheCore<Dev>* core_;
+};
+
+/// Takes the components' addresses from the plan.
+template <class Dev>
+void place_components(CacheCore<Dev>& core) {
+  core.layers.resize(core.config.layers.size());
+  for (std::size_t il = 0; il < core.layers.size(); ++il) {
+    for (const StateSpec& spec : core.config.layers[il].states) {
+      core.layers[il].push_back(std::visit(Overloaded{[](const AttentionSpec& a) -> Component {
+                                                        return KvComponent{a, {}, {}, 0};
+                                                      },
+                                                      [](const RecurrentSpec& r) -> Component {
+                                                        return RecurComponent{r, nullptr, nullptr, nullptr, 0};
+                                                      }},
+                                           spec));
+      core.has_recurrent = core.has_recurrent || std::holds_alternative<RecurrentSpec>(spec);
+      ++core.n_components;
+    }
+  }
+  for (const PlanePlan& p : core.plan.planes) {
+    std::byte* at = core.devices[p.device].slab(p.slab) + p.offset;
+    std::visit(
+        Overloaded{[&](KvComponent& c) {
+                     (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};
+                   },
+                   [&](RecurComponent& c) {
+                     float*& plane = p.kind == PlaneKind::conv ? c.conv : p.kind == PlaneKind::ssm ? c.ssm : c.ssm_alt;
+                     plane = reinterpret_cast<float*>(at);
+                   }},
+        core.layers[p.layer][p.state]);
+  }
+  for (std::size_t s = 0; s < core.plan.stages.size(); ++s) {
+    const StagePlan& stage = core.plan.stages[s];
+    core.stages.push_back(
+        {stage.device, reinterpret_cast<std::int32_t*>(core.devices[stage.device].rows.data() + stage.pos_offset)});
+  }
+}
+
+/// Builds a whole cache at position 0, or says what failed; nothing is left allocated then.
+///
+/// @param devs    [stages] device object of each stage; equal pointers share slabs
+/// @param blocks  adopted memory: {rows, state, extra} per device object in order of first appearance, or empty
+template <class Dev>
+Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, std::span<const std::size_t> fence,
+                                                   const ModelConfig& cfg, std::size_t max_ctx,
+                                                   std::span<const AdoptedBlock> blocks) {
+  auto core = std::make_unique<CacheCore<Dev>>();
+  core->config = cfg;
+  core->placement.fence.assign(fence.begin(), fence.end());
+  for (Dev* dev : devs) {
+    if (dev == nullptr) return Status::failure(ErrorKind::bad_argument, "create", 0, 0, "a stage's device is null");
+    std::size_t d = 0;
+    while (d < core->devices.size() && core->devices[d].dev != dev) ++d;
+    if (d == core->devices.size()) {
+      core->devices.push_back({});
+      core->devices.back().dev = dev;
+      core->placement.plane_gap.push_back(plane_gap_of(*dev));
+    }
+    core->placement.device_of.push_back(d);
+  }
+  auto planned = plan(cfg, max_ctx, core->placement);
+  if (!planned) return planned.status();
+  core->plan = *std::move(planned);
+  if (!blocks.empty() && blocks.size() != 3 * core->devices.size()) {
+    return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
+                           "%zu adopted blocks for %zu devices; expected {rows, state, extra} of each", blocks.size(),
+                           core->devices.size());
+  }
+  for (std::size_t d = 0; d < core->devices.size(); ++d) {
+    auto& state = core->devices[d];
+    const DevicePlan& bytes = core->plan.devices[d];
+    const auto adopted = [&](std::size_t i) { return blocks.empty() ? AdoptedBlock{} : blocks[3 * d + i]; };
+    auto rows = Slab<Dev>::make(*state.dev, bytes.rows_bytes, false, adopted(0));
+    if (!rows) return rows.status();
+    state.rows = *std::move(rows);
+    auto recurrent = Slab<Dev>::make(*state.dev, bytes.state_bytes, true, adopted(1));
+    if (!recurrent) return recurrent.status();
+    state.state = *std::move(recurrent);
+    auto extra = Slab<Dev>::make(*state.dev, bytes.extra_bytes, false, adopted(2));
+    if (!extra) return extra.status();
+    state.extra = *std::move(extra);
+  }
+  place_components(*core);
+  if (Status s = core->store_pos(0); !s) return s;
+  return core;
+}
+
+}  // namespace memra::detail

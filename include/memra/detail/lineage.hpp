@@ -1,0 +1,41 @@
+// Who is whose, and what is stale: the control block that a cache shares with its snapshots.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace memra::detail {
+
+/// What a snapshot and its cache both know about the snapshot.
+struct SnapRecord {
+  std::size_t pos = 0;
+  bool written = false;  ///< false while, and after a failure of, a snapshot or snapshot_into
+  bool stale = false;    ///< the branch it belonged to was given up
+};
+
+/// One per cache. Its address is the cache's identity: snapshots share ownership, so it is never used again for
+/// another.
+class Lineage {
+ public:
+  /// Registers a new record; drops those whose snapshots are gone.
+  std::shared_ptr<SnapRecord> add() {
+    std::erase_if(records_, [](const std::weak_ptr<SnapRecord>& r) { return r.expired(); });
+    auto record = std::make_shared<SnapRecord>();
+    records_.push_back(record);
+    return record;
+  }
+
+  /// The cache's committed rows now end at `end`: what was taken beyond it is stale for ever.
+  void cut(std::size_t end) noexcept {
+    for (const std::weak_ptr<SnapRecord>& r : records_) {
+      if (const auto record = r.lock(); record && record->pos > end) record->stale = true;
+    }
+  }
+
+ private:
+  std::vector<std::weak_ptr<SnapRecord>> records_;
+};
+
+}  // namespace memra::detail

@@ -1,0 +1,20 @@
+// Everything of memra that needs no backend.
+#pragma once
+
+#include <memra/any_dev.hpp>
+#include <memra/cache.hpp>
+#include <memra/codec.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/error.hpp>
+#include <memra/format.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/kv_dev.hpp>
+#include <memra/launch.hpp>
+#include <memra/layout.hpp>
+#include <memra/model_config.hpp>
+#include <memra/ops.hpp>
+#include <memra/plan.hpp>
+#include <memra/version.hpp>
+#include <memra/views.hpp>
+#include <memra/workspace.hpp>

@@ -1,0 +1,333 @@
+// The one place that knows bytes: plan() lays out every plane of a cache, and the allocator takes what it says.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memra/detail/checked_math.hpp>
+#include <memra/detail/scratch.hpp>
+#include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
+#include <memra/layout.hpp>
+#include <memra/model_config.hpp>
+#include <span>
+#include <vector>
+
+namespace memra {
+
+/// Bytes after every K and V plane: kernels that load aligned words may touch a few bytes past the last block.
+inline constexpr std::size_t kv_tail_pad = 8;
+
+/// Which stage runs which layers, and which device object each stage names.
+struct Placement {
+  std::vector<std::size_t> fence;      ///< [stages + 1]: stage s runs layers [fence[s], fence[s+1]); starts with 0
+  std::vector<std::size_t> device_of;  ///< [stages]: index of the stage's device object; equal index, shared slabs
+  std::vector<std::size_t> plane_gap;  ///< [devices]: bytes between planes (plane_gap_of); empty means 0
+
+  static Placement single(std::size_t n_layers, std::size_t gap = 0) { return {{0, n_layers}, {0}, {gap}}; }
+};
+
+/// Default fence: stage s starts at s * n_layers / stages. @pre stages >= 1
+inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages) {
+  std::vector<std::size_t> fence;
+  for (std::size_t s = 0; s <= stages; ++s) {
+    // s * n / stages without the product, which could wrap: n = a * stages + b.
+    fence.push_back(s * (n_layers / stages) + s * (n_layers % stages) / stages);
+  }
+  return fence;
+}
+
+enum class PlaneKind : std::uint8_t { k, v, conv, ssm, ssm_alt };
+
+/// The memory blocks of one device object.
+enum class SlabKind : std::uint8_t {
+  rows,   ///< the stages' position ints, then everything append-only
+  state,  ///< current conv and ssm of every layer, contiguous: a snapshot is one copy
+  extra,  ///< second buffers, never part of a snapshot
+};
+
+struct PlanePlan {
+  std::size_t layer = 0;
+  std::size_t state = 0;  ///< index in LayerSpec::states
+  PlaneKind kind = PlaneKind::k;
+  std::size_t stage = 0;
+  std::size_t device = 0;
+  SlabKind slab = SlabKind::rows;
+  std::size_t offset = 0;    ///< bytes from the start of the slab; a multiple of plane_alignment
+  std::size_t payload = 0;   ///< bytes that hold data
+  std::size_t tail_pad = 0;  ///< kv_tail_pad for K and V, 0 otherwise
+  std::size_t pad = 0;       ///< gap and alignment up to the next plane or the end of the slab
+  PlaneShape shape;  ///< K and V: as stored; conv, ssm: f32 [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
+};
+
+struct StagePlan {
+  std::size_t first_layer = 0;
+  std::size_t end_layer = 0;  ///< the last stage also owns layers past the fence
+  std::size_t device = 0;
+  std::size_t pos_offset = 0;  ///< of pos_d in the device's rows slab
+};
+
+struct DevicePlan {
+  std::size_t rows_bytes = 0;
+  std::size_t state_bytes = 0;
+  std::size_t extra_bytes = 0;
+
+  std::size_t bytes(SlabKind kind) const noexcept {
+    return kind == SlabKind::rows ? rows_bytes : kind == SlabKind::state ? state_bytes : extra_bytes;
+  }
+};
+
+/// Sums over all devices. total_bytes is exactly what Cache::create allocates, and the sum of all the others.
+struct PlanTotals {
+  std::size_t k_bytes = 0;
+  std::size_t v_bytes = 0;
+  std::size_t conv_bytes = 0;
+  std::size_t ssm_bytes = 0;
+  std::size_t second_buffer_bytes = 0;
+  std::size_t mirror_bytes = 0;  ///< one int per stage
+  std::size_t tail_pad_bytes = 0;
+  std::size_t pad_bytes = 0;  ///< alignment and gaps
+  std::size_t total_bytes = 0;
+  std::size_t bytes_per_token = 0;  ///< growth of K and V per row of context
+  std::size_t snapshot_bytes = 0;   ///< of one CacheSnapshot: the state slabs
+};
+
+struct Plan {
+  std::size_t max_ctx = 0;
+  std::vector<PlanePlan> planes;  ///< in layer order, states in order, K before V, conv before ssm
+  std::vector<StagePlan> stages;
+  std::vector<DevicePlan> devices;
+  PlanTotals totals;
+  std::vector<AttentionSpec> attention;  ///< one per attention state, for workspace_bytes
+
+  /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch.
+  std::size_t workspace_bytes(std::size_t rows, std::size_t batch = 1) const noexcept {
+    std::size_t most = 0;
+    for (const AttentionSpec& a : attention) {
+      const std::size_t heads = a.n_heads == 0 ? a.n_kv_heads : a.n_heads;
+      most = std::max(most, detail::attend_scratch_bytes(heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v, rows));
+    }
+    return most * batch;
+  }
+};
+
+namespace detail {
+
+inline Status plan_error(std::size_t layer, const char* sentence) noexcept {
+  return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "layer %zu: %s", layer, sentence);
+}
+
+inline Status check_spec(const AttentionSpec& a, std::size_t layer) noexcept {
+  if (a.n_kv_heads == 0 || a.head_dim_k == 0 || a.head_dim_v == 0) {
+    return plan_error(layer, "attention needs n_kv_heads, head_dim_k and head_dim_v of at least 1");
+  }
+  if (a.n_heads % a.n_kv_heads != 0) return plan_error(layer, "n_heads is not a multiple of n_kv_heads");
+  if (!whole_blocks(a.k_format, a.head_dim_k) || !whole_blocks(a.v_format, a.head_dim_v)) {
+    return plan_error(layer, "a block format needs a head dimension that is a multiple of 32");
+  }
+  if (!(CheckedSize(a.n_kv_heads) * a.head_dim_k).valid() || !(CheckedSize(a.n_kv_heads) * a.head_dim_v).valid()) {
+    return plan_error(layer, "n_kv_heads * head_dim does not fit");
+  }
+  return {};
+}
+
+inline Status check_spec(const RecurrentSpec& r, std::size_t layer) noexcept {
+  if (r.n_k_heads == 0 || r.n_v_heads == 0 || r.d_k == 0 || r.d_v == 0 || r.d_conv == 0) {
+    return plan_error(layer, "a recurrent state needs n_k_heads, n_v_heads, d_k, d_v and d_conv of at least 1");
+  }
+  const CheckedSize conv_dim = CheckedSize(2) * r.d_k * r.n_k_heads + CheckedSize(r.d_v) * r.n_v_heads;
+  if (!(conv_dim * r.d_conv * 4).valid() || !(CheckedSize(r.d_v) * r.n_v_heads * r.d_k * 4).valid()) {
+    return plan_error(layer, "the recurrent state's size does not fit");
+  }
+  if (!r.map.fits(r.n_k_heads, r.n_v_heads)) return plan_error(layer, "the key-head map does not fit the head counts");
+  return {};
+}
+
+inline Status check_placement(const Placement& p, std::size_t n_layers) noexcept {
+  const auto bad = [](const char* s) { return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "%s", s); };
+  if (p.device_of.empty() || p.fence.size() != p.device_of.size() + 1) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
+                           "the fence has %zu entries for %zu stages; expected stages + 1", p.fence.size(),
+                           p.device_of.size());
+  }
+  if (p.fence.front() != 0) return bad("the fence must start with layer 0");
+  if (!std::is_sorted(p.fence.begin(), p.fence.end())) return bad("the fence must not decrease");
+  if (p.fence.back() > n_layers) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "the fence ends at layer %zu of %zu", p.fence.back(),
+                           n_layers);
+  }
+  return {};
+}
+
+/// Lays planes one after another in the slabs; every size is checked as it is added.
+class PlanBuilder {
+ public:
+  PlanBuilder(Plan& plan, const Placement& placement) : plan_(&plan), placement_(&placement) {}
+
+  void add(const PlanePlan& plane, CheckedSize payload) {
+    if (!payload.valid()) {
+      valid_ = false;
+      return;
+    }
+    PlanePlan p = plane;
+    std::size_t& end = slab(p.device, p.slab);
+    const std::size_t gap = placement_->plane_gap.empty() ? 0 : placement_->plane_gap[p.device];
+    p.payload = payload.value();
+    p.tail_pad = p.kind == PlaneKind::k || p.kind == PlaneKind::v ? kv_tail_pad : 0;
+    p.offset = end;
+    const CheckedSize used = CheckedSize(end) + p.payload + p.tail_pad;
+    const CheckedSize next = align_up(used + gap, plane_alignment);
+    if (!next.valid()) {
+      valid_ = false;
+      return;
+    }
+    p.pad = next.value() - used.value();
+    end = next.value();
+    plan_->planes.push_back(p);
+  }
+
+  /// One int for the stage, on its own plane_alignment slot.
+  std::size_t add_mirror(std::size_t device) {
+    std::size_t& end = slab(device, SlabKind::rows);
+    const std::size_t offset = end;
+    end += plane_alignment;
+    plan_->totals.mirror_bytes += sizeof(std::int32_t);
+    plan_->totals.pad_bytes += plane_alignment - sizeof(std::int32_t);
+    return offset;
+  }
+
+  bool valid() const noexcept { return valid_; }
+
+ private:
+  std::size_t& slab(std::size_t device, SlabKind kind) {
+    DevicePlan& d = plan_->devices[device];
+    return kind == SlabKind::rows ? d.rows_bytes : kind == SlabKind::state ? d.state_bytes : d.extra_bytes;
+  }
+
+  Plan* plan_;
+  const Placement* placement_;
+  bool valid_ = true;
+};
+
+inline void add_planes(PlanBuilder& b, PlanePlan at, const AttentionSpec& a, std::size_t max_ctx) {
+  at.slab = SlabKind::rows;
+  at.kind = PlaneKind::k;
+  at.shape = {a.k_format, a.k_layout, max_ctx, a.n_kv_heads * a.head_dim_k};
+  b.add(at, checked_plane_bytes(at.shape));
+  at.kind = PlaneKind::v;
+  at.shape = {a.v_format, a.v_layout, max_ctx, a.n_kv_heads * a.head_dim_v};
+  b.add(at, checked_plane_bytes(at.shape));
+}
+
+inline void add_planes(PlanBuilder& b, PlanePlan at, const RecurrentSpec& r, std::size_t /*max_ctx*/) {
+  at.slab = SlabKind::state;
+  at.kind = PlaneKind::conv;
+  at.shape = {Format::f32, Layout::blocks, 2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads, r.d_conv - 1};
+  b.add(at, checked_plane_bytes(at.shape));
+  at.kind = PlaneKind::ssm;
+  at.shape = {Format::f32, Layout::blocks, r.n_v_heads * r.d_v, r.d_k};
+  b.add(at, checked_plane_bytes(at.shape));
+  if (r.second_buffer) {
+    at.slab = SlabKind::extra;
+    at.kind = PlaneKind::ssm_alt;
+    b.add(at, checked_plane_bytes(at.shape));
+  }
+}
+
+inline Status sum_plan(Plan& plan) noexcept {
+  PlanTotals& t = plan.totals;
+  CheckedSize total = 0;
+  for (const DevicePlan& d : plan.devices) {
+    total = total + d.rows_bytes + d.state_bytes + d.extra_bytes;
+    t.snapshot_bytes += d.state_bytes;
+  }
+  if (!total.valid()) return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "the total does not fit");
+  t.total_bytes = total.value();
+  for (const PlanePlan& p : plan.planes) {
+    t.tail_pad_bytes += p.tail_pad;
+    t.pad_bytes += p.pad;
+    switch (p.kind) {
+      case PlaneKind::k:
+        t.k_bytes += p.payload;
+        break;
+      case PlaneKind::v:
+        t.v_bytes += p.payload;
+        break;
+      case PlaneKind::conv:
+        t.conv_bytes += p.payload;
+        break;
+      case PlaneKind::ssm:
+        t.ssm_bytes += p.payload;
+        break;
+      case PlaneKind::ssm_alt:
+        t.second_buffer_bytes += p.payload;
+        break;
+    }
+  }
+  for (const AttentionSpec& a : plan.attention) {
+    t.bytes_per_token +=
+        row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) + row_bytes(a.v_format, a.n_kv_heads * a.head_dim_v);
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Stage that runs layer `il`: the last whose first layer is <= il; layers past the fence go to the last stage.
+inline std::size_t stage_of(const Placement& placement, std::size_t il) noexcept {
+  const auto end = placement.fence.end() - 1;
+  const auto after = std::upper_bound(placement.fence.begin(), end, il);
+  return static_cast<std::size_t>(after - placement.fence.begin()) - 1;
+}
+
+/// Lays out the whole state of `cfg` for up to `max_ctx` rows.
+///
+/// @param max_ctx  rows; 1 to 2147483647 (positions on the device are 32-bit)
+/// @return bad_argument naming the layer and the field, or the fence, or the size that does not fit
+inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Placement& placement) {
+  if (max_ctx == 0 || max_ctx > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "max_ctx is %zu; expected 1 to 2147483647", max_ctx);
+  }
+  if (Status s = detail::check_placement(placement, cfg.layers.size()); !s) return s;
+
+  Plan p;
+  p.max_ctx = max_ctx;
+  p.devices.resize(*std::max_element(placement.device_of.begin(), placement.device_of.end()) + 1);
+  if (!placement.plane_gap.empty() && placement.plane_gap.size() < p.devices.size()) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "%zu plane gaps for %zu devices",
+                           placement.plane_gap.size(), p.devices.size());
+  }
+  detail::PlanBuilder builder(p, placement);
+  for (std::size_t s = 0; s < placement.device_of.size(); ++s) {
+    const bool last = s + 1 == placement.device_of.size();
+    const std::size_t device = placement.device_of[s];
+    p.stages.push_back(
+        {placement.fence[s], last ? cfg.layers.size() : placement.fence[s + 1], device, builder.add_mirror(device)});
+  }
+  for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
+    PlanePlan at;
+    at.layer = il;
+    at.stage = stage_of(placement, il);
+    at.device = placement.device_of[at.stage];
+    for (at.state = 0; at.state < cfg.layers[il].states.size(); ++at.state) {
+      const StateSpec& spec = cfg.layers[il].states[at.state];
+      const Status valid = std::visit([&](const auto& s) { return detail::check_spec(s, il); }, spec);
+      if (!valid) return valid;
+      std::visit([&](const auto& s) { detail::add_planes(builder, at, s, max_ctx); }, spec);
+      if (const auto* a = std::get_if<AttentionSpec>(&spec)) p.attention.push_back(*a);
+    }
+  }
+  if (!builder.valid()) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
+                           "the planes for %zu rows do not fit in memory addresses", max_ctx);
+  }
+  if (Status s = detail::sum_plan(p); !s) return s;
+  return p;
+}
+
+inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx) {
+  return plan(cfg, max_ctx, Placement::single(cfg.layers.size()));
+}
+
+}  // namespace memra

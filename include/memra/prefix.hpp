@@ -1,0 +1,51 @@
+// CachePrefix: a published prompt. Rows, recurrent state and logits at one boundary, ready for another cache.
+#pragma once
+
+#include <cstddef>
+#include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
+#include <memra/model_config.hpp>
+#include <memra/plan.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace memra {
+
+template <class Dev>
+class Cache;
+
+/// Rows [0, pos) of every attention layer, conv and ssm at pos, and the logits parked there, if any.
+///
+/// Owns its bytes: it may outlive the cache it came from, and any number of caches can be made from it. The devices it
+/// was exported from must be alive while Cache::from_prefix reads it.
+template <class Dev>
+class CachePrefix {
+ public:
+  CachePrefix(CachePrefix&&) noexcept = default;
+  CachePrefix& operator=(CachePrefix&&) noexcept = default;
+
+  /// The publication boundary: tokens it stands for.
+  std::size_t pos() const noexcept { return plan_.max_ctx; }
+  const ModelConfig& config() const noexcept { return config_; }
+  /// Layout of the bytes held: that of a cache of pos() rows.
+  const Plan& plan() const noexcept { return plan_; }
+  bool has_logits() const noexcept { return logits_.has_value(); }
+
+ private:
+  friend class Cache<Dev>;
+  CachePrefix() = default;
+
+  struct DeviceBytes {
+    Dev* dev = nullptr;
+    std::optional<typename Dev::Buffer> rows;
+    std::optional<typename Dev::Buffer> state;
+  };
+
+  ModelConfig config_;
+  Plan plan_;
+  std::vector<DeviceBytes> devices_;
+  std::optional<typename Dev::Buffer> logits_;  // [n_vocab] f32 on the last stage's device
+};
+
+}  // namespace memra

@@ -1,0 +1,49 @@
+// CacheSnapshot: the recurrent state of a cache at one position, owned by itself.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <memra/detail/lineage.hpp>
+#include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
+#include <utility>
+#include <vector>
+
+namespace memra {
+
+template <class Dev>
+class Cache;
+
+/// A deep copy of everything a cache changes in place (conv and ssm, as one unit) and the position it was taken at.
+///
+/// Owns its bytes, so it may outlive the cache. Made by Cache::snapshot, refreshed by Cache::snapshot_into, used by
+/// Cache::rollback and Cache::export_prefix of the same cache only.
+template <class Dev>
+class CacheSnapshot {
+ public:
+  CacheSnapshot(CacheSnapshot&&) noexcept = default;
+  CacheSnapshot& operator=(CacheSnapshot&&) noexcept = default;
+
+  /// Committed tokens when it was taken; 0 for a moved-from one.
+  std::size_t pos() const noexcept { return record_ ? record_->pos : 0; }
+
+  /// True if it holds a whole state of a branch its cache has not given up.
+  bool valid() const noexcept { return record_ && record_->written && !record_->stale; }
+
+  /// Device bytes held.
+  std::size_t bytes() const noexcept {
+    std::size_t n = 0;
+    for (const auto& b : state_) n += b.size();
+    return n;
+  }
+
+ private:
+  friend class Cache<Dev>;
+  CacheSnapshot() = default;
+
+  std::shared_ptr<detail::Lineage> lineage_;
+  std::shared_ptr<detail::SnapRecord> record_;
+  std::vector<typename Dev::Buffer> state_;  // [devices] the state slab of each
+};
+
+}  // namespace memra

@@ -1,0 +1,98 @@
+// Step: the writable state of one forward of t rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/cache_core.hpp>
+#include <memra/error.hpp>
+#include <memra/taps.hpp>
+#include <memra/views.hpp>
+#include <optional>
+
+namespace memra {
+
+template <class Dev>
+class Cache;
+
+/// Hands out the views a forward of `rows` tokens writes and reads. Made by Cache::begin_step, ended by Cache::advance
+/// (or rollback, reset, a later begin_step): a view asked of an ended step is bad_state.
+///
+/// Taking a layer's writable view counts as writing it, so each is given once; advance refuses until all were taken.
+/// The kernels that write are the caller's affair: ours (ops_for) or the engine's. Valid as long as the cache lives.
+template <class Dev>
+class Step {
+ public:
+  std::size_t pos() const noexcept { return pos_; }
+  std::size_t rows() const noexcept { return rows_; }
+
+  /// K and V of layer `il` for append: rows [pos, pos + rows).
+  /// @param nth  which attention state of the layer
+  /// @return bad_argument if it has none; bad_state if the step ended or the view was taken before
+  Result<KvWriteView> kv_write(std::size_t il, std::size_t nth = 0) {
+    detail::KvComponent* c = core_->template find<detail::KvComponent>(il, nth);
+    if (Status s = take("kv_write", "attention", il, c); !s) return s;
+    return KvWriteView{c->k, c->v, c->spec.n_kv_heads, c->spec.head_dim_k, c->spec.head_dim_v, core_->step_pos(il)};
+  }
+
+  /// K and V of layer `il` for attend: row i sees [0, pos + i + 1), or the window's end of it.
+  /// @return as kv_write; bad_state also if the layer has not been written in this step
+  Result<KvReadView> kv_read(std::size_t il, std::size_t nth = 0) const {
+    const detail::KvComponent* c = core_->template find<detail::KvComponent>(il, nth);
+    if (Status s = usable("kv_read", "attention", il, c != nullptr); !s) return s;
+    if (c->written_in != id_) {
+      return Status::failure(ErrorKind::bad_state, "kv_read", 0, 0,
+                             "layer %zu has not been written in this step; append before attending", il);
+    }
+    return KvReadView{
+        c->k, c->v, c->spec.n_kv_heads, c->spec.head_dim_k, c->spec.head_dim_v, c->spec.window, core_->step_pos(il)};
+  }
+
+  /// conv and ssm of layer `il`, to be moved on by `rows` tokens. One view for both: they always describe one position.
+  Result<RecurView> recur(std::size_t il, std::size_t nth = 0) {
+    detail::RecurComponent* c = core_->template find<detail::RecurComponent>(il, nth);
+    if (Status s = take("recur", "recurrent", il, c); !s) return s;
+    const RecurrentSpec& r = c->spec;
+    return RecurView{c->conv, c->ssm, c->ssm_alt, r.n_k_heads, r.n_v_heads, r.d_k, r.d_v, r.d_conv, r.map, rows_};
+  }
+
+  /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
+  std::optional<TapView> tap(std::size_t il) const noexcept {
+    if (!open() || !core_->taps) return std::nullopt;
+    return core_->taps->view(il, pos_, rows_);
+  }
+
+ private:
+  friend class Cache<Dev>;
+  explicit Step(detail::CacheCore<Dev>& core) noexcept
+      : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
+
+  bool open() const noexcept { return core_->step_open && core_->step_id == id_; }
+
+  Status usable(const char* call, const char* kind, std::size_t il, bool exists) const noexcept {
+    if (!open()) return Status::failure(ErrorKind::bad_state, call, 0, 0, "this step has ended; begin another");
+    if (!exists) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "layer %zu of %zu has no such %s state", il,
+                             core_->layers.size(), kind);
+    }
+    return {};
+  }
+
+  template <class C>
+  Status take(const char* call, const char* kind, std::size_t il, C* c) noexcept {
+    if (Status s = usable(call, kind, il, c != nullptr); !s) return s;
+    if (c->written_in == id_) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "layer %zu was already written in this step; a layer is written once", il);
+    }
+    c->written_in = id_;
+    ++core_->step_written;
+    return {};
+  }
+
+  detail::CacheCore<Dev>* core_;
+  std::uint64_t id_;
+  std::size_t pos_;
+  std::size_t rows_;
+};
+
+}  // namespace memra

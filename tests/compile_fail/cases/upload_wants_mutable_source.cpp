@@ -1,0 +1,5 @@
+// EXPECT: memra: the device needs `Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept`
+#include <concepts/near_misses.hpp>
+#include <memra/kv_dev.hpp>
+
+static_assert(memra::check_kv_dev<memra_test::UploadWantsMutableSource<MEMRA_TEST_CORRECTED>>());

@@ -1,0 +1,74 @@
+#!/bin/sh
+# sh tests/run.sh [flags of ctest]
+# Builds and runs every test: with this machine's compiler, with clang++, and the unit tests under sanitizers.
+# Installs what is missing with apt when it may; else names the packages and exits with status 1.
+# The last lines are ctest's own summary over all of it; what cannot run here is said before.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/cmake/machine.sh"
+
+packages="g++ cmake catch2 nlohmann-json3-dev"
+if uses 'CLI/' "$root/examples" "$root/tests"; then packages="$packages libcli11-dev"; fi
+if uses 'benchmark/benchmark\.h' "$root/tests/bench"; then packages="$packages libbenchmark-dev"; fi
+if ! have ninja && ! have make; then packages="$packages ninja-build"; fi
+# shellcheck disable=SC2086
+require $packages
+
+notices=$root/build/notices
+mkdir -p "$root/build"
+: >"$notices"
+notice() { echo "SKIPPED HERE: $*" >>"$notices"; }
+
+for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14); do
+  case $package in
+    clang) notice "everything that needs clang++ (second compiler, its identity and compile-fail tests): not found" ;;
+    clang-format-14) notice "the format check: clang-format 14 not found" ;;
+    clang-tidy-14) notice "the clang-tidy check: clang-tidy 14 not found" ;;
+  esac
+done
+
+# leg NAME [ARGUMENT...]: configures and builds build/NAME.
+legs=
+leg() {
+  name=$1
+  shift
+  echo "== $name: configure and build"
+  (cd "$root" && configure "$root/build/$name" "$name" "$@" && cmake --build "$root/build/$name" --parallel "$(jobs)")
+  legs="$legs $name"
+}
+
+main=$(cxx)
+leg release -DCMAKE_CXX_COMPILER="$main" -DMEMRA_BUILD_TESTS=ON -DMEMRA_BUILD_EXAMPLES=ON -DMEMRA_BUILD_BENCH=ON \
+  -DMEMRA_WERROR=ON
+case $("$main" --version) in
+  *clang*) notice "a second compiler: the main one is clang++ itself" ;;
+  *) if have clang++; then leg clang; fi ;;
+esac
+
+probe=$root/build/probe
+echo 'int main() {}' >"$probe.cpp"
+if "$main" -fsanitize=address,undefined "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
+  leg asan -DCMAKE_CXX_COMPILER="$main"
+elif ASAN_OPTIONS=detect_leaks=0 "$probe" 2>/dev/null; then
+  notice "the search for leaks: LeakSanitizer cannot trace here"
+  export ASAN_OPTIONS=detect_leaks=0
+  leg asan -DCMAKE_CXX_COMPILER="$main"
+else
+  notice "the sanitizers: $main cannot build or run with -fsanitize=address,undefined"
+fi
+
+# The parts of a leg that its configure step left out, in its own words.
+for name in $legs; do
+  while IFS= read -r words; do notice "$name: $words"; done <"$root/build/$name/skipped.txt"
+done
+if [ -d "$root/backends" ] && ! have nvidia-smi && ! have rocminfo; then notice "tests on a GPU: there is none here"; fi
+
+# One ctest run over the build directories of all legs, so that there is one summary.
+all=$root/build/all
+mkdir -p "$all"
+: >"$all/CTestTestfile.cmake"
+for name in $legs; do echo "subdirs(\"$root/build/$name\")" >>"$all/CTestTestfile.cmake"; done
+
+echo "== test"
+cat "$notices"
+ctest --test-dir "$all" --output-on-failure --parallel "$(jobs)" "$@"

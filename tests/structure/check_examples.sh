@@ -1,0 +1,13 @@
+#!/bin/sh
+# usage: check_examples.sh EXAMPLES_DIR
+# Examples show what a user may write: public headers only, nothing of memra::detail. Exit status 1 if one does not.
+set -eu
+cd "$1"
+found=$(find . -type f \( -name '*.cpp' -o -name '*.hpp' \) -exec grep -nE 'memra/detail/|(^|[^A-Za-z_])detail::' {} + |
+  grep -vE 'tiny_engine::detail::' || true)
+if [ -n "$found" ]; then
+  printf '%s\n' "$found"
+  echo "examples use what is not public"
+  exit 1
+fi
+echo "examples use public headers only"

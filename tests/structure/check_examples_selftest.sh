@@ -1,0 +1,14 @@
+#!/bin/sh
+# The red arms of check_examples.sh.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+mkdir "$dir/engine"
+echo '#include <memra/ops.hpp>' >"$dir/good.cpp"
+sh "$here/check_examples.sh" "$dir" >/dev/null || { echo "a good example is refused"; exit 1; }
+for line in '#include <memra/detail/scratch.hpp>' 'auto x = memra::detail::f();' 'using detail::f;'; do
+  echo "$line" >"$dir/engine/bad.hpp"
+  if sh "$here/check_examples.sh" "$dir" >/dev/null; then echo "NOT NOTICED: $line"; exit 1; fi
+done
+echo "every red arm was noticed"

@@ -1,0 +1,178 @@
+# The rules of include/memra that a compiler does not check. Prints "file:line: rule: sentence" per violation.
+# Input: the headers, as paths below include/. A light parser: it knows comments, literals and which brace is a class.
+
+function report(rule, sentence) {
+  print FILENAME ":" FNR ": " rule ": " sentence
+  failures++
+}
+
+# Is `word` a whole word of `text`?
+function has_word(text, word) {
+  return (" " text " ") ~ ("[^A-Za-z0-9_]" word "[^A-Za-z0-9_]")
+}
+
+# `line` without comments, with literals emptied. Keeps `in_comment` from line to line.
+function strip(line,    out, i, c, two, quote) {
+  out = ""
+  quote = ""
+  for (i = 1; i <= length(line); i++) {
+    c = substr(line, i, 1)
+    two = substr(line, i, 2)
+    if (in_comment) {
+      if (two == "*/") { in_comment = 0; i++; out = out " " }
+    } else if (quote != "") {
+      if (c == "\\") i++
+      else if (c == quote) { quote = ""; out = out c }
+    } else if (two == "//") break
+    else if (two == "/*") { in_comment = 1; i++ }
+    else if (c == "\"") { quote = c; out = out c }
+    else if (c == "'" && out !~ /[0-9A-Fa-f]$/) { quote = c; out = out c }  # else a digit separator
+    else out = out c
+  }
+  return out
+}
+
+# A declaration without what comes before its own words: template heads, attributes, access labels.
+function head(text,    depth, i, c) {
+  gsub(/\[\[[^]]*\]\]/, "", text)
+  gsub(/alignas *\([^)]*\)/, "", text)
+  for (;;) {
+    sub(/^[ \t]+/, "", text)
+    if (text ~ /^(public|private|protected) *:/) { sub(/^[a-z]+ *:/, "", text); continue }
+    if (text ~ /^template *</) {
+      depth = 0
+      for (i = index(text, "<"); i <= length(text); i++) {
+        c = substr(text, i, 1)
+        if (c == "<") depth++
+        if (c == ">" && --depth == 0) break
+      }
+      text = substr(text, i + 1)
+      continue
+    }
+    return text
+  }
+}
+
+function declares_no_object(text) {
+  return text == "" || text !~ /^[A-Za-z_:}]/ || \
+         text ~ /^(using|typedef|namespace|class|struct|union|enum|friend|concept|static_assert|requires|extern)([^A-Za-z0-9_]|$)/
+}
+
+# Judges one declaration: `text` up to its `;` or `{`, in a scope of `kind`.
+function judge(text, kind,    decl, before_value) {
+  decl = head(text)
+  if (has_word(decl, "constexpr") || has_word(decl, "consteval")) return
+  before_value = decl
+  sub(/=.*/, "", before_value)
+  if (kind == "F") {
+    if (has_word(decl, "static")) report("mutable-state", "a static local; a header-only library keeps no state")
+  } else if (kind == "C") {
+    if (has_word(before_value, "static") && before_value !~ /\(/)
+      report("mutable-state", "a static data member that is not constexpr")
+  } else {
+    if (decl ~ /^}[ ]*[A-Za-z_]/) report("mutable-state", "a global variable that is not constexpr")
+    else if (!declares_no_object(decl) && decl !~ /^}/ && before_value !~ /\(/ && before_value ~ /[A-Za-z0-9_>*&] +[*&]*[A-Za-z_]/)
+      report("mutable-state", "a global variable that is not constexpr")
+  }
+}
+
+# What the brace after `text` opens: N(amespace), C(lass), E(num) or F (function, initialiser, requires).
+function opens(text, kind,    decl) {
+  decl = head(text)
+  if (decl ~ /^(inline +)?namespace/ || decl ~ /^extern *""/) return "N"
+  if (decl ~ /^enum/) return "E"
+  if (decl !~ /\(/ && decl !~ /=/ && (" " decl) ~ /[^A-Za-z0-9_](class|struct|union)([^A-Za-z0-9_]|$)/) return "C"
+  if (decl ~ /^requires.*[^A-Za-z0-9_](class|struct|union) +[A-Za-z0-9_]+ *$/) return "C"
+  return "F"
+}
+
+function parse(code,    i, c) {
+  for (i = 1; i <= length(code); i++) {
+    c = substr(code, i, 1)
+    if (c == "(") paren++
+    if (c == ")") paren--
+    if (c == "{") {
+      if (paren == 0) judge(statement, scope[depth])
+      next_scope = paren > 0 ? "F" : opens(statement, scope[depth])
+      saved_statement[depth] = statement
+      saved_paren[depth] = paren
+      scope[++depth] = next_scope
+      statement = ""
+      paren = 0
+    } else if (c == "}") {
+      closed = scope[depth--]
+      paren = saved_paren[depth]
+      statement = paren > 0 ? saved_statement[depth] "{}" : (closed == "C" ? "}" : "")
+      # After a function body the next declaration begins; after a class there may be a variable of it.
+    } else if (c == ";" && paren == 0) {
+      judge(statement, scope[depth])
+      statement = ""
+    } else statement = statement c
+  }
+  if (statement != "") statement = statement " "
+  if (statement ~ /^} +[A-Za-z]/ && scope[depth] != "N") statement = substr(statement, 2)
+}
+
+function end_file() {
+  if (last == "") return
+  if (!once && !half) {
+    print last ":1: pragma-once: no `#pragma once`"
+    failures++
+  }
+  if (lines > 400) {
+    print last ":1: giant: " lines " lines; a header is at most 400"
+    failures++
+  }
+}
+
+FNR == 1 {
+  end_file()
+  last = FILENAME
+  once = in_comment = continued = depth = paren = 0
+  statement = ""
+  scope[0] = "N"
+  gpu = FILENAME ~ /memra\/detail\/gpu_[^\/]*$/ || FILENAME ~ /memra\/detail\/platform\.hpp$/
+  # Halves of a pair around code: no #pragma once, because they are included more than once on purpose.
+  half = FILENAME ~ /memra\/detail\/strict_fp_(push|pop|begin|end)[^\/]*$/
+}
+
+{
+  lines = FNR
+  lower = " " tolower($0) " "
+  if (!gpu && (lower ~ /[^a-z](cuda|nvcc|nvidia|rocm|nccl|rccl|cublas|hipblas)/ || lower ~ /[^a-z]hip[^a-z]/ ||
+               (" " $0) ~ /[^A-Za-z]hip[A-Z][A-Za-z]*/ || lower ~ /__(device|global|host|shared|hipcc|forceinline)__/ ||
+               lower ~ /__hip_/))
+    report("vendor-token", "a vendor's name outside detail/gpu_* and detail/platform.hpp")
+
+  code = strip($0)
+  if (has_word(code, "thread_local")) report("mutable-state", "thread_local")
+  if (code ~ /getenv/) report("environment", "policy is an argument, never an environment variable")
+  if (FILENAME !~ /memra\/error\.hpp$/) {
+    if (has_word(code, "throw")) report("throw", "only check() in error.hpp throws")
+    if (has_word(code, "try") || has_word(code, "catch")) report("catch", "cleanup is RAII, errors are Status")
+  }
+  if (code ~ /^[ \t]*#[ \t]*pragma[ \t]+once/) once = 1
+  if (code ~ /^[ \t]*#[ \t]*define[ \t]/) {
+    name = code
+    sub(/^[ \t]*#[ \t]*define[ \t]+/, "", name)
+    sub(/[^A-Za-z0-9_].*/, "", name)
+    if (name !~ /^MEMRA_/) report("macro", "`" name "` does not begin with MEMRA_")
+    else if (!(name in macros)) {
+      macros[name] = 1
+      if (++macro_count > 4) report("macro", "`" name "` is macro number " macro_count "; four are enough")
+    }
+  }
+  if (code ~ /^[ \t]*#[ \t]*include/) {
+    if ($0 !~ /#[ \t]*include[ \t]+<(memra\/[a-z0-9_\/]+\.(hpp|inc)|[a-z0-9_]+)>/ &&
+        !(FILENAME ~ /memra\/detail\// && $0 ~ /#[ \t]*include[ \t]+<[a-z0-9]+intrin\.h>/) && !gpu)
+      report("include", "expected <memra/...> or a header of the standard library")
+  }
+
+  if (continued || code ~ /^[ \t]*#/) continued = code ~ /\\$/
+  else parse(code)
+}
+
+END {
+  end_file()
+  if (failures > 0) exit 1
+}
