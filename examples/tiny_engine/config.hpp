@@ -50,7 +50,7 @@ struct TrunkConfig {
   bool is_eos(std::int32_t token) const noexcept { return std::find(eos.begin(), eos.end(), token) != eos.end(); }
 };
 
-namespace detail {
+namespace internal {
 
 // Bounds on sizes: far above any model, low enough that a product of two never wraps.
 inline constexpr std::size_t most_dim = std::size_t{1} << 24;
@@ -151,12 +151,12 @@ inline void read_rope(Fields& f, TrunkConfig& c) {
   }
 }
 
-}  // namespace detail
+}  // namespace internal
 
 /// @param text  the file
 /// @return corrupt or unsupported, in one sentence that names the field
 inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
-  memra::Result<Json> parsed = parse_json(detail::without_bare_literals(text), "config.json");
+  memra::Result<Json> parsed = parse_json(internal::without_bare_literals(text), "config.json");
   if (!parsed) return parsed.status();
   Json root = *std::move(parsed);
   if (root.contains("text_config") && root["text_config"].is_object()) {
@@ -180,16 +180,16 @@ inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
     return f.status();
   }
 
-  using detail::most_dim;
+  using internal::most_dim;
   c.n_vocab = f.size("vocab_size", 1, most_dim);
   c.hidden = f.size("hidden_size", 1, most_dim);
   c.n_ff = f.size("intermediate_size", 1, most_dim);
-  const std::size_t n_layers = f.size("num_hidden_layers", 1, detail::most_layers);
+  const std::size_t n_layers = f.size("num_hidden_layers", 1, internal::most_layers);
   c.n_heads = f.size("num_attention_heads", 1, 65536);
   c.n_kv_heads = f.size("num_key_value_heads", 1, 65536, c.n_heads);
   c.head_dim = f.size("head_dim", 2, 65536);
   c.eps = static_cast<float>(f.number("rms_norm_eps", 0.0, 1.0, 1e-6));
-  c.max_positions = f.size("max_position_embeddings", 1, detail::most_positions);
+  c.max_positions = f.size("max_position_embeddings", 1, internal::most_positions);
   c.tied_head = f.boolean("tie_word_embeddings", false);
   if (!f.status().ok()) return f.status();
   if (c.n_heads % c.n_kv_heads != 0) {
@@ -201,10 +201,10 @@ inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
   if (const std::string act = f.text("hidden_act", "silu"); act != "silu") {
     f.fail("field hidden_act is " + in_quotes(act) + "; expected silu");
   }
-  c.full_attention = detail::read_layers(f, n_layers);
-  detail::refuse_experts(f, c.family, n_layers);
-  c.eos = detail::read_eos(f, c.n_vocab);
-  detail::read_rope(f, c);
+  c.full_attention = internal::read_layers(f, n_layers);
+  internal::refuse_experts(f, c.family, n_layers);
+  c.eos = internal::read_eos(f, c.n_vocab);
+  internal::read_rope(f, c);
   if (f.status().ok() && c.has_linear()) {
     c.n_k = f.size("linear_num_key_heads", 1, 65536);
     c.n_v = f.size("linear_num_value_heads", 1, 65536);

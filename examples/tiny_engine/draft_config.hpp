@@ -32,19 +32,19 @@ struct DraftConfig {
 
 /// @param trunk  the drafter shares its embedding, head and hidden size
 inline memra::Result<DraftConfig> parse_draft_config(std::string_view text, const TrunkConfig& trunk) {
-  memra::Result<Json> parsed = parse_json(detail::without_bare_literals(text), "draft/config.json");
+  memra::Result<Json> parsed = parse_json(internal::without_bare_literals(text), "draft/config.json");
   if (!parsed) return parsed.status();
   Fields f(*parsed, "draft/config.json");
   DraftConfig c;
   c.block_size = f.size("block_size", 2, 256);
   c.mask_token = static_cast<std::int32_t>(f.size("mask_token_id", 0, trunk.n_vocab - 1));
-  c.window = f.size("sliding_window", 0, detail::most_positions, 0);
-  c.n_layers = f.size("n_layer", 1, detail::most_layers);
+  c.window = f.size("sliding_window", 0, internal::most_positions, 0);
+  c.n_layers = f.size("n_layer", 1, internal::most_layers);
   c.n_heads = f.size("n_head", 1, 65536);
   c.n_kv_heads = f.size("n_kv", 1, 65536);
   c.head_dim = f.size("head_dim", 2, 65536);
   c.hidden = f.size("hidden", trunk.hidden, trunk.hidden);
-  c.n_ff = f.size("n_ff", 1, detail::most_dim);
+  c.n_ff = f.size("n_ff", 1, internal::most_dim);
   c.rope_theta = f.number("rope_theta", 1.0, 1e12);
   c.eps = static_cast<float>(f.number("eps", 0.0, 1.0, 1e-6));
   f.size("vocab", trunk.n_vocab, trunk.n_vocab, trunk.n_vocab);

@@ -36,7 +36,7 @@ inline std::string in_quotes(std::string_view text) {
   return out + (text.size() > longest ? "...'" : "'");
 }
 
-namespace detail {
+namespace internal {
 
 /// Builds the document value by value, so that depth, size and duplicate keys are seen before they cost anything.
 class JsonBuilder {
@@ -65,7 +65,7 @@ class JsonBuilder {
     key_ = std::move(v);
     return true;
   }
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) {
+  bool parse_error(std::size_t at, const std::string&, const Json::exception&) {
     return fail("it is not JSON at byte " + std::to_string(at));
   }
 
@@ -149,12 +149,12 @@ inline std::string without_bare_literals(std::string_view text) {
   return out;
 }
 
-}  // namespace detail
+}  // namespace internal
 
 /// @param what  names the file in the sentence
 /// @return corrupt: not JSON, a duplicate key, too deep, too large, or not an object at the top
 inline memra::Result<Json> parse_json(std::string_view text, const char* what, const JsonLimits& limits = {}) {
-  detail::JsonBuilder builder(limits);
+  internal::JsonBuilder builder(limits);
   const bool ok = Json::sax_parse(text.begin(), text.end(), &builder);
   if (!ok) return refuse(what, builder.error().empty() ? std::string("it is not JSON") : builder.error());
   Json root = builder.take();

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memra/detail/platform.hpp>
-#include <memra/detail/strict_fp.hpp>
+#include <memra/views.hpp>
+#include <tiny_engine/strict_fp.hpp>
 
 // GCC's vector extensions where the compiler has them and is not making device code; plain arrays elsewhere. One vector
 // is as wide as the target's registers: wider ones would be passed in memory and warned about.
@@ -32,7 +32,7 @@ inline constexpr std::size_t lane_count = 16;
 
 #if TINY_VECTOR_LANES()
 
-namespace detail {
+namespace internal {
 inline constexpr std::size_t vector_bytes = TINY_VECTOR_BYTES();
 inline constexpr std::size_t vector_elems = vector_bytes / 4;
 inline constexpr std::size_t vector_count = lane_count / vector_elems;
@@ -42,19 +42,19 @@ typedef float LooseFloats __attribute__((vector_size(vector_bytes), aligned(1), 
 typedef std::uint16_t LooseHalves __attribute__((vector_size(vector_bytes / 2), aligned(1), may_alias));
 typedef std::uint32_t WordVector __attribute__((vector_size(vector_bytes)));
 typedef std::uint16_t HalfVector __attribute__((vector_size(vector_bytes / 2)));
-}  // namespace detail
+}  // namespace internal
 
 /// Lane i is element i of a group of 16.
 struct Lanes {
-  detail::FloatVector v[detail::vector_count];
+  internal::FloatVector v[internal::vector_count];
 };
 
 inline void clear(Lanes& a) noexcept {
-  for (std::size_t i = 0; i < detail::vector_count; ++i) a.v[i] = detail::FloatVector{};
+  for (std::size_t i = 0; i < internal::vector_count; ++i) a.v[i] = internal::FloatVector{};
 }
 inline void load_f32(Lanes& a, const std::byte* p) noexcept {
-  for (std::size_t i = 0; i < detail::vector_count; ++i) {
-    a.v[i] = *reinterpret_cast<const detail::LooseFloats*>(p + i * detail::vector_bytes);
+  for (std::size_t i = 0; i < internal::vector_count; ++i) {
+    a.v[i] = *reinterpret_cast<const internal::LooseFloats*>(p + i * internal::vector_bytes);
   }
 }
 inline void load(Lanes& a, const float* p) noexcept {
@@ -62,36 +62,38 @@ inline void load(Lanes& a, const float* p) noexcept {
 }
 /// acc += a * b: product rounded, then sum rounded.
 inline void add_product(Lanes& acc, const Lanes& a, const Lanes& b) noexcept {
-  for (std::size_t i = 0; i < detail::vector_count; ++i) {
-    acc.v[i] = acc.v[i] + memra::detail::opaque(a.v[i] * b.v[i]);
+  for (std::size_t i = 0; i < internal::vector_count; ++i) {
+    acc.v[i] = acc.v[i] + product(a.v[i], b.v[i]);
   }
 }
 inline void load_bf16(Lanes& a, const std::byte* p) noexcept {
-  for (std::size_t i = 0; i < detail::vector_count; ++i) {
-    const detail::HalfVector h = *reinterpret_cast<const detail::LooseHalves*>(p + i * sizeof(detail::HalfVector));
-    const detail::WordVector w = __builtin_convertvector(h, detail::WordVector) << 16;
-    a.v[i] = (detail::FloatVector)w;
+  for (std::size_t i = 0; i < internal::vector_count; ++i) {
+    const internal::HalfVector h =
+        *reinterpret_cast<const internal::LooseHalves*>(p + i * sizeof(internal::HalfVector));
+    const internal::WordVector w = __builtin_convertvector(h, internal::WordVector) << 16;
+    a.v[i] = (internal::FloatVector)w;
   }
 }
 /// The magnitude's bits, moved to f32's places, read as a number 2^-112 of the right size; inf and NaN get their
 /// exponent back.
 inline void load_f16(Lanes& a, const std::byte* p) noexcept {
-  for (std::size_t i = 0; i < detail::vector_count; ++i) {
-    const detail::HalfVector h = *reinterpret_cast<const detail::LooseHalves*>(p + i * sizeof(detail::HalfVector));
+  for (std::size_t i = 0; i < internal::vector_count; ++i) {
+    const internal::HalfVector h =
+        *reinterpret_cast<const internal::LooseHalves*>(p + i * sizeof(internal::HalfVector));
 #if defined(__F16C__) && TINY_VECTOR_BYTES() == 64
-    a.v[i] = (detail::FloatVector)_mm512_maskz_cvtph_ps(0xffff, (__m256i)h);
+    a.v[i] = (internal::FloatVector)_mm512_maskz_cvtph_ps(0xffff, (__m256i)h);
 #elif defined(__F16C__)
-    a.v[i] = (detail::FloatVector)_mm256_cvtph_ps((__m128i)h);
+    a.v[i] = (internal::FloatVector)_mm256_cvtph_ps((__m128i)h);
 #else
-    const detail::WordVector w = __builtin_convertvector(h, detail::WordVector);
-    const detail::WordVector magnitude = (w & 0x7fffU) << 13;
-    const detail::FloatVector scaled = (detail::FloatVector)magnitude * 0x1p112F;
-    const detail::WordVector special = (detail::WordVector)(magnitude >= 0x0f800000U) & 0x7f800000U;
-    a.v[i] = (detail::FloatVector)((detail::WordVector)scaled | special | ((w & 0x8000U) << 16));
+    const internal::WordVector w = __builtin_convertvector(h, internal::WordVector);
+    const internal::WordVector magnitude = (w & 0x7fffU) << 13;
+    const internal::FloatVector scaled = (internal::FloatVector)magnitude * 0x1p112F;
+    const internal::WordVector special = (internal::WordVector)(magnitude >= 0x0f800000U) & 0x7f800000U;
+    a.v[i] = (internal::FloatVector)((internal::WordVector)scaled | special | ((w & 0x8000U) << 16));
 #endif
   }
 }
-namespace detail {
+namespace internal {
 typedef float Four __attribute__((vector_size(16)));
 /// Folds lanes 8 and 4 apart.
 inline Four fold_to_four(const Lanes& a) noexcept {
@@ -106,22 +108,22 @@ inline Four fold_to_four(const Lanes& a) noexcept {
   return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
 #endif
 }
-}  // namespace detail
+}  // namespace internal
 
 /// Four sums of lanes, each folded 8, 4, 2, 1 apart.
 inline void fold4(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d, float* out) noexcept {
-  const detail::Four fa = detail::fold_to_four(a);
-  const detail::Four fb = detail::fold_to_four(b);
-  const detail::Four fc = detail::fold_to_four(c);
-  const detail::Four fd = detail::fold_to_four(d);
+  const internal::Four fa = internal::fold_to_four(a);
+  const internal::Four fb = internal::fold_to_four(b);
+  const internal::Four fc = internal::fold_to_four(c);
+  const internal::Four fd = internal::fold_to_four(d);
   // Lanes 2 apart: [a0+a2 b0+b2 a1+a3 b1+b3] and the same of c, d; then 1 apart: one sum per lane.
-  const detail::Four ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
-  const detail::Four cd = __builtin_shufflevector(fc, fd, 0, 4, 1, 5) + __builtin_shufflevector(fc, fd, 2, 6, 3, 7);
-  const detail::Four all = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  const internal::Four ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
+  const internal::Four cd = __builtin_shufflevector(fc, fd, 0, 4, 1, 5) + __builtin_shufflevector(fc, fd, 2, 6, 3, 7);
+  const internal::Four all = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
   std::memcpy(out, &all, sizeof all);
 }
 inline float fold(const Lanes& a) noexcept {
-  const detail::Four f = detail::fold_to_four(a);
+  const internal::Four f = internal::fold_to_four(a);
   return (f[0] + f[2]) + (f[1] + f[3]);
 }
 
@@ -142,29 +144,23 @@ MEMRA_HD inline void load_f32(Lanes& a, const std::byte* p) noexcept {
 }
 MEMRA_HD inline void add_product(Lanes& acc, const Lanes& a, const Lanes& b) noexcept {
   for (std::size_t i = 0; i < lane_count; ++i) {
-    acc.v[i] = acc.v[i] + memra::detail::product(a.v[i], b.v[i]);
+    acc.v[i] = acc.v[i] + product(a.v[i], b.v[i]);
   }
 }
 MEMRA_HD inline std::uint32_t half_word(const std::byte* p, std::size_t i) noexcept {
   return static_cast<std::uint32_t>(p[2 * i]) | static_cast<std::uint32_t>(p[2 * i + 1]) << 8;
 }
-MEMRA_HD inline float as_float(std::uint32_t bits) noexcept {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
-}
 MEMRA_HD inline void load_bf16(Lanes& a, const std::byte* p) noexcept {
-  for (std::size_t i = 0; i < lane_count; ++i) a.v[i] = as_float(half_word(p, i) << 16);
+  for (std::size_t i = 0; i < lane_count; ++i) a.v[i] = float_from_bits(half_word(p, i) << 16);
 }
 MEMRA_HD inline void load_f16(Lanes& a, const std::byte* p) noexcept {
   for (std::size_t i = 0; i < lane_count; ++i) {
     const std::uint32_t w = half_word(p, i);
     const std::uint32_t magnitude = (w & 0x7fffU) << 13;
-    const float scaled = as_float(magnitude) * 0x1p112F;
-    std::uint32_t bits;
-    std::memcpy(&bits, &scaled, sizeof bits);
+    const float scaled = float_from_bits(magnitude) * 0x1p112F;
+    std::uint32_t bits = float_bits(scaled);
     if (magnitude >= 0x0f800000U) bits |= 0x7f800000U;
-    a.v[i] = as_float(bits | (w & 0x8000U) << 16);
+    a.v[i] = float_from_bits(bits | (w & 0x8000U) << 16);
   }
 }
 MEMRA_HD inline float fold(const Lanes& a) noexcept {

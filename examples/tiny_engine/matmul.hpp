@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memra/detail/platform.hpp>
 #include <memra/error.hpp>
 #include <memra/launch.hpp>
+#include <memra/views.hpp>
 #include <tiny_engine/lanes.hpp>
 
 namespace tiny {
@@ -27,7 +27,7 @@ struct MatrixView {
   std::size_t n_in = 0;
 };
 
-namespace detail {
+namespace internal {
 
 /// Outputs of one work item. Its weights (16 rows of a few thousand inputs) stay in a near cache while all rows pass.
 inline constexpr std::size_t item_outputs = 16;
@@ -55,7 +55,7 @@ MEMRA_HD inline void load_weights(Lanes& a, const std::byte* p) noexcept {
   }
 }
 
-}  // namespace detail
+}  // namespace internal
 
 /// One item of the grid's x: the outputs [16 x, 16 x + 16) of all rows.
 template <WeightType T>
@@ -69,13 +69,13 @@ struct MatmulBody {
   bool add = false;  ///< y += instead of y =
 
   MEMRA_HD void operator()(const memra::Item& item) const noexcept {
-    const std::size_t first = item.x * detail::item_outputs;
-    const std::size_t last = first + detail::item_outputs < n_out ? first + detail::item_outputs : n_out;
+    const std::size_t first = item.x * internal::item_outputs;
+    const std::size_t last = first + internal::item_outputs < n_out ? first + internal::item_outputs : n_out;
     std::size_t r = 0;
-    for (; r + detail::tile_rows <= rows; r += detail::tile_rows) {
-      outputs<detail::tile_rows, detail::tile_outputs>(r, first, last);
+    for (; r + internal::tile_rows <= rows; r += internal::tile_rows) {
+      outputs<internal::tile_rows, internal::tile_outputs>(r, first, last);
     }
-    rest<detail::tile_rows - 1>(r, first, last);
+    rest<internal::tile_rows - 1>(r, first, last);
   }
 
  private:
@@ -84,7 +84,7 @@ struct MatmulBody {
   MEMRA_HD void rest(std::size_t r, std::size_t first, std::size_t last) const noexcept {
     if constexpr (N != 0) {
       if (rows - r == N) {
-        outputs<N, N == 1 ? detail::single_row_outputs : detail::tile_outputs>(r, first, last);
+        outputs<N, N == 1 ? internal::single_row_outputs : internal::tile_outputs>(r, first, last);
       } else {
         rest<N - 1>(r, first, last);
       }
@@ -112,7 +112,7 @@ struct MatmulBody {
     std::size_t k = 0;
     for (; k + lane_count <= n_in; k += lane_count) {
       Lanes wv[O];
-      for (std::size_t j = 0; j < O; ++j) detail::load_weights<T>(wv[j], wp[j] + k * bytes);
+      for (std::size_t j = 0; j < O; ++j) internal::load_weights<T>(wv[j], wp[j] + k * bytes);
       for (std::size_t i = 0; i < R; ++i) {
         Lanes xv;
         load(xv, xp[i] + k);
@@ -124,7 +124,7 @@ struct MatmulBody {
       for (std::size_t j = 0; j < O; ++j) {
         std::byte padded[lane_count * bytes] = {};
         std::memcpy(padded, wp[j] + k * bytes, (n_in - k) * bytes);
-        detail::load_weights<T>(wv[j], padded);
+        internal::load_weights<T>(wv[j], padded);
       }
       for (std::size_t i = 0; i < R; ++i) {
         Lanes xv;
@@ -156,7 +156,7 @@ struct MatmulBody {
 template <memra::LaunchDev Dev>
 memra::Status matmul(Dev& dev, const MatrixView& w, const float* x, std::size_t rows, float* y,
                      bool add = false) noexcept {
-  const memra::Grid grid{rows == 0 ? 0 : (w.n_out + detail::item_outputs - 1) / detail::item_outputs, 1, 1};
+  const memra::Grid grid{rows == 0 ? 0 : (w.n_out + internal::item_outputs - 1) / internal::item_outputs, 1, 1};
   switch (w.type) {
     case WeightType::f32:
       return memra::launch(dev, "matmul_f32", grid,
