@@ -170,7 +170,8 @@ class ops_for {
     return K::delta_scan(*dev_, r, dense);
   }
 
-  /// Writes `d.block_rows` rows of K and V at [*len_d, *len_d + block_rows): rows to commit, or a block's transient rows.
+  /// Writes `d.block_rows` rows of K and V at [*len_d, *len_d + block_rows): rows to commit, or a block's transient
+  /// rows.
   /// @param k [block_rows][n_kv * head_dim] normed and roped   @param v the same shape, raw
   Status draft_write(const DraftView& d, const float* k, const float* v) const noexcept {
     if (d.block_rows == 0) return {};
