@@ -360,9 +360,9 @@ class Cache {
   }
 
   /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
+  /// What only sizes scratch (n_heads, second_buffer) may differ from the model that made it.
   /// @return bad_argument if layers, formats or layouts differ or the prefix does not fit max_ctx; as create otherwise.
-  /// All
-  ///         or nothing: there is no cache then
+  ///         All or nothing: there is no cache then
   static Result<Cache> from_prefix(Dev& dev, const ModelConfig& cfg, std::size_t max_ctx,
                                    const CachePrefix<Dev>& prefix, const CacheOptions& options = {}) {
     const std::array<std::size_t, 2> fence = {0, cfg.layers.size()};
@@ -380,7 +380,8 @@ class Cache {
       return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
                              prefix.pos(), max_ctx);
     }
-    if (cfg.layers != prefix.config_.layers || cfg.n_vocab != prefix.config_.n_vocab) {
+    if (cfg.n_vocab != prefix.config_.n_vocab ||
+        detail::meaning(cfg.layers) != detail::meaning(prefix.config_.layers)) {
       auto planned = memra::plan(cfg, max_ctx);
       if (!planned) return planned.status();
       if (Status s = detail::same_planes(*planned, prefix.plan_); !s) return s;
@@ -391,10 +392,11 @@ class Cache {
     if (!made) return made.status();
     Core& c = *made->core_;
     const std::size_t n = prefix.pos();
-    for (std::size_t i = 0; i < c.plan.planes.size(); ++i) {
-      const PlanePlan& p = c.plan.planes[i];
-      const PlanePlan& q = prefix.plan_.planes[i];
-      if (p.slab == SlabKind::extra) continue;
+    const auto to = detail::kept_planes(c.plan);
+    const auto held = detail::kept_planes(prefix.plan_);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const PlanePlan& p = *to[i];
+      const PlanePlan& q = *held[i];
       const auto& source = prefix.devices_[q.device];
       const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
       auto& target = c.devices[p.device];
