@@ -103,6 +103,8 @@ class Cache {
   std::size_t stage_of(std::size_t il) const noexcept { return memra::stage_of(core_->placement, il); }
   /// Device of layer `il`'s stage.
   Dev& dev(std::size_t il) const noexcept { return core_->device_of_layer(il); }
+  /// Device of stage `s`. @pre s < n_stages()
+  Dev& stage_dev(std::size_t s) const noexcept { return *core_->devices[core_->stages[s].device].dev; }
   /// Device: stage `s`'s mirror of pos, on the stage's device; nullptr for a stage there is not.
   const std::int32_t* pos_d(std::size_t s) const noexcept { return s < n_stages() ? core_->stages[s].pos_d : nullptr; }
 
