@@ -112,7 +112,7 @@ struct AttendBody {
     bool opens;
   };
 
-  // Calls f for the block's queries in order, up to attend_queries of them at a time; neighbours may belong to two
+  // Calls f for the block's queries in order, up to max_attend_queries of them at a time; neighbours may belong to two
   // rows.
   template <class Fn>
   void each_group(const TileRow* seen, std::size_t rows, std::size_t group, float* out, const Fn& f) const noexcept {
@@ -123,7 +123,7 @@ struct AttendBody {
         some.end[some.count] = seen[i].end;
         some.opens[some.count] = seen[i].opens;
         some.out[some.count] = out + (i * a.n_heads + g) * kv.head_dim_v;
-        if (++some.count < attend_queries<Simd>) continue;
+        if (++some.count < max_attend_queries) continue;
         f(some);
         some.first += some.count;
         some.count = 0;

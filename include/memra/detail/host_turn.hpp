@@ -1,4 +1,4 @@
-// From rows of K to lanes of keys: a transpose that moves bits and computes nothing.
+// From rows to lanes: transposes that move bits and compute nothing.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ inline void turn_elements(const float* rows, std::size_t n, std::size_t width, s
 }
 
 #if MEMRA_DETAIL_VECTORS()
-/// Four rows by four elements.
-inline void turn_4x4(const float* rows, std::size_t width, float* keys) noexcept {
+/// Four rows, `width` apart, by four elements: to[d * to_width + j] = rows[j * width + d].
+inline void turn_4x4(const float* rows, std::size_t width, float* to, std::size_t to_width) noexcept {
   using F = Registers<16>::F;
   F r[4];
   for (std::size_t j = 0; j < 4; ++j) std::memcpy(&r[j], rows + j * width, sizeof r[j]);
@@ -28,7 +28,7 @@ inline void turn_4x4(const float* rows, std::size_t width, float* keys) noexcept
   const F d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
   const F out[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
                     __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
-  for (std::size_t i = 0; i < 4; ++i) std::memcpy(keys + i * attend_tile, &out[i], sizeof out[i]);
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(to + i * to_width, &out[i], sizeof out[i]);
 }
 #endif
 
@@ -40,7 +40,7 @@ inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float
     // Sixteen keys are one cache line of `keys`, so a step writes whole lines.
     for (; done < width - width % 4; done += 4) {
       for (std::size_t j = 0; j < attend_stage_rows; j += 4) {
-        turn_4x4(rows + j * width + done, width, keys + done * attend_tile + j);
+        turn_4x4(rows + j * width + done, width, keys + done * attend_tile + j, attend_tile);
       }
     }
   }
