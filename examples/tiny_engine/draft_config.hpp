@@ -1,6 +1,7 @@
 // draft/config.json: the block-diffusion drafter that belongs to a trunk.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memra/error.hpp>
@@ -61,6 +62,10 @@ inline memra::Result<DraftConfig> parse_draft_config(std::string_view text, cons
     if (!il || *il >= trunk.n_layers()) {
       f.fail("field target_layer_ids holds " + Fields::shown(v) + "; expected trunk layers below " +
              std::to_string(trunk.n_layers()));
+      return f.status();
+    }
+    if (std::find(c.target_layers.begin(), c.target_layers.end(), *il) != c.target_layers.end()) {
+      f.fail("field target_layer_ids names layer " + Fields::shown(v) + " twice");
       return f.status();
     }
     c.target_layers.push_back(static_cast<std::size_t>(*il));
