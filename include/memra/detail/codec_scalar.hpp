@@ -43,21 +43,18 @@ MEMRA_HD inline void store_bytes(std::byte* p, T v) noexcept {
   std::memcpy(p, &v, sizeof v);
 }
 
-/// The largest finite f32. Not from <limits>: device code may not call its functions.
-inline constexpr float f32_largest = 0x1.fffffep127F;
-
 /// What a block format sees of an input: NaN counts as +0, an infinity as the largest finite value of its sign.
 MEMRA_HD constexpr float block_input(float x) noexcept {
   const std::uint32_t a = f32_bits(x) & 0x7FFFFFFFU;
   if (a < f32_inf_bits) return x;
   if (a > f32_inf_bits) return 0.0F;
-  return x > 0 ? f32_largest : -f32_largest;
+  return x > 0 ? f32_max : -f32_max;
 }
 
 /// 1 / d, or 0 where the quants are to be 0: d is zero or not finite, or so small that its inverse is not finite.
 MEMRA_HD constexpr float inverse_scale(float d) noexcept {
   if (d == 0.0F || (f32_bits(d) & 0x7FFFFFFFU) >= f32_inf_bits) return 0.0F;
-  const float id = 1.0F / d;
+  const float id = quotient(1.0F, d);
   return (f32_bits(id) & 0x7FFFFFFFU) >= f32_inf_bits ? 0.0F : id;
 }
 
@@ -81,7 +78,7 @@ MEMRA_HD inline void scalar_encode_q8_0(const float* in, std::byte* quants, std:
     const float a = x < 0 ? -x : x;
     if (amax < a) amax = a;
   }
-  const float d = amax / 127.0F;
+  const float d = quotient(amax, 127.0F);
   const float id = inverse_scale(d);
   for (int i = 0; i < 32; ++i) {
     const int q = round_half_away(product(block_input(in[i]), id));
@@ -92,14 +89,14 @@ MEMRA_HD inline void scalar_encode_q8_0(const float* in, std::byte* quants, std:
 
 MEMRA_HD inline void scalar_encode_q5_1(const float* in, std::byte* quants, std::byte* fifths,
                                         std::byte* scale) noexcept {
-  float min = f32_largest;
-  float max = -f32_largest;
+  float min = f32_max;
+  float max = -f32_max;
   for (int i = 0; i < 32; ++i) {
     const float x = block_input(in[i]);
     if (x < min) min = x;  // of zeros the first stays, and with it its sign
     if (x > max) max = x;
   }
-  const float d = (max - min) / 31.0F;
+  const float d = quotient(max - min, 31.0F);
   const float id = inverse_scale(d);
   std::uint32_t fifth = 0;
   for (int i = 0; i < 16; ++i) {
@@ -127,7 +124,7 @@ MEMRA_HD inline void scalar_encode_q4_0(const float* in, std::byte* quants, std:
       largest = x;
     }
   }
-  const float d = largest / -8.0F;
+  const float d = quotient(largest, -8.0F);
   const float id = inverse_scale(d);
   for (int i = 0; i < 16; ++i) {
     const auto q0 = static_cast<std::uint32_t>(product(block_input(in[i]), id) + 8.5F);
