@@ -97,14 +97,14 @@ TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits"
 
 TEST_CASE("tuned kernels: graphs, rollbacks and replays give the bits of single steps", "[graph]") {
   for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
-    CudaDev dev = cuda();
-    CudaDev other = cuda();
+    CudaDev dev = make_cuda();
+    CudaDev other = make_cuda();
     long_run(dev, other, layout);
   }
 }
 
 TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph]") {
-  CudaDev dev = cuda();
+  CudaDev dev = make_cuda();
   KernelModel<CudaDev> m(dev, 30);
   const auto one = record(m, 1);
   const auto four = record(m, 4);
@@ -131,8 +131,8 @@ TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph]"
 }
 
 TEST_CASE("two caches on two streams, and a cache used from a stream that is not its own", "[graph]") {
-  CudaDev a = cuda();
-  CudaDev b = cuda();
+  CudaDev a = make_cuda();
+  CudaDev b = make_cuda();
   auto oracle = straight_run(a, 60, 64, memra::Layout::blocks);
   KernelModel<CudaDev> x(a, 64);
   KernelModel<CudaDev> y(b, 64);

@@ -49,7 +49,7 @@ memra::ModelConfig linear_48() {
 }
 
 TEST_CASE("snapshot_into of 48 layers is one contiguous copy", "[snapshot]") {
-  CudaDev dev = memra_test::cuda();
+  CudaDev dev = memra_test::make_cuda();
   auto cache = memra::check(memra::Cache<CudaDev>::create(dev, linear_48(), 16));
   auto snap = memra::check(cache.snapshot());
   REQUIRE(snap.bytes() >= std::size_t{48} * (10240 * 3 + 48 * 128 * 128) * 4);

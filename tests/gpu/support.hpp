@@ -7,14 +7,14 @@
 
 namespace memra_test {
 
-inline memra::CudaDev cuda() {
+inline memra::CudaDev make_cuda() {
   return memra::check(memra::CudaDev::create());
 }
 
 /// A CUDA device that runs the portable kernels only.
 struct PortableCuda : memra::CudaDev {
   using kernels = memra::PortableKernels;
-  PortableCuda() : memra::CudaDev(cuda()) {}
+  PortableCuda() : memra::CudaDev(make_cuda()) {}
 };
 
 }  // namespace memra_test
