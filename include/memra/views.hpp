@@ -13,7 +13,7 @@ namespace memra {
 template <class Byte>
 struct BasicPlaneView {
   Byte* data = nullptr;  ///< device address, plane_alignment aligned
-  PlaneShape shape;      ///< shape.rows is phys_rows
+  PlaneShape shape = {}; ///< shape.rows is phys_rows
   std::size_t base = 0;  ///< stream row held by physical row 0
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
@@ -41,7 +41,7 @@ struct KvWriteView {
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
-  StepPos at;
+  StepPos at = {};
 };
 
 /// One attention layer as attend reads it. Row i of a call sees stream rows [lo, *pos_d + i + 1) where lo is 0, or with
@@ -53,7 +53,7 @@ struct KvReadView {
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   std::size_t window = 0;  ///< 0: none
-  StepPos at;
+  StepPos at = {};
 };
 
 /// Which key head a value head reads.
@@ -89,10 +89,12 @@ struct KeyHeadMap {
     const std::size_t all_v = total_v == 0 ? n_v : total_v;
     const std::size_t all_k = total_k == 0 ? n_k : total_k;
     if (n_k == 0 || n_v == 0 || n_k > all_k || all_v % all_k != 0 || n_v > all_v || first_v > all_v - n_v) return false;
-    for (std::size_t h = 0; h < n_v; ++h) {
-      if (key_head(h, n_k, n_v) >= n_k) return false;
-    }
-    return true;
+    if (n_k == all_k) return true;
+    // The key heads read are a run that starts with the first one's: grouped, it ends with the last value head's;
+    // interleaved, each value head reads the next. No loop: the counts come from outside and may be absurd.
+    const std::size_t group = all_v / all_k;
+    const std::size_t run = mode == KeyHeadMode::grouped ? (first_v + n_v - 1) / group - first_v / group + 1 : n_v;
+    return run <= n_k;
   }
 };
 
@@ -107,7 +109,7 @@ struct RecurView {
   std::size_t d_k = 0;
   std::size_t d_v = 0;
   std::size_t d_conv = 0;
-  KeyHeadMap map;
+  KeyHeadMap map = {};
   std::size_t rows = 0;  ///< rows of this call (t)
 
   /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
