@@ -7,6 +7,7 @@
 #include <memra/detail/host_dot.hpp>
 #include <memra/detail/host_reg.hpp>
 #include <memra/detail/math.hpp>
+#include <memra/detail/platform.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
@@ -19,7 +20,7 @@ template <class Simd>
 inline constexpr std::size_t attend_regs = 2;
 template <>
 inline constexpr std::size_t attend_regs<PortableSimd> = 1;
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 template <>
 inline constexpr std::size_t attend_regs<VectorSimd<64>> = 4;
 #endif
