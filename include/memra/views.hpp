@@ -13,7 +13,7 @@ namespace memra {
 template <class Byte>
 struct BasicPlaneView {
   Byte* data = nullptr;  ///< device address, plane_alignment aligned
-  PlaneShape shape;      ///< shape.rows is phys_rows
+  PlaneShape shape = {}; ///< shape.rows is phys_rows
   std::size_t base = 0;  ///< stream row held by physical row 0
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
@@ -41,7 +41,7 @@ struct KvWriteView {
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
-  StepPos at;
+  StepPos at = {};
 };
 
 /// One attention layer as attend reads it. Row i of a call sees stream rows [lo, *pos_d + i + 1) where lo is 0, or with
@@ -53,7 +53,7 @@ struct KvReadView {
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   std::size_t window = 0;  ///< 0: none
-  StepPos at;
+  StepPos at = {};
 };
 
 /// Which key head a value head reads.
@@ -109,7 +109,7 @@ struct RecurView {
   std::size_t d_k = 0;
   std::size_t d_v = 0;
   std::size_t d_conv = 0;
-  KeyHeadMap map;
+  KeyHeadMap map = {};
   std::size_t rows = 0;  ///< rows of this call (t)
 
   /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
