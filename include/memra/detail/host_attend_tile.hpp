@@ -168,7 +168,7 @@ inline void weigh(const AttendHead& head, const AttendQueries& some) noexcept {
 /// Weighted values of NQ queries in one tile. Keys that all of them see are taken together; the ragged ends one query
 /// at a time, in the same order.
 template <class Simd, std::size_t NQ>
-inline void gather(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void add_weighted(const AttendHead& head, const AttendQueries& some) noexcept {
   const float* p = head.p + some.first * attend_tile;
   std::size_t common = 0;
   std::size_t common_end = attend_tile;
@@ -203,18 +203,18 @@ inline void weigh_queries(const AttendHead& head, const AttendQueries& some) noe
   }
 }
 
-/// gather for some.count queries.
+/// add_weighted for some.count queries.
 template <class Simd>
-inline void gather_queries(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void add_queries(const AttendHead& head, const AttendQueries& some) noexcept {
   switch (some.count) {
     case 4:
-      return gather<Simd, 4>(head, some);
+      return add_weighted<Simd, 4>(head, some);
     case 3:
-      return gather<Simd, 3>(head, some);
+      return add_weighted<Simd, 3>(head, some);
     case 2:
-      return gather<Simd, 2>(head, some);
+      return add_weighted<Simd, 2>(head, some);
     default:
-      return gather<Simd, 1>(head, some);
+      return add_weighted<Simd, 1>(head, some);
   }
 }
 
