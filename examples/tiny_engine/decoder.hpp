@@ -39,7 +39,8 @@ struct Generated {
 };
 
 /// One sequence. The invariant after every round: cache.pos() == cache.len() == prompt + committed tokens, and so is
-/// the drafter's length. Throws memra::Error.
+/// the drafter's length. Throws memra::Error; to go on after one, roll the cache back to a snapshot (or reset it),
+/// truncate the drafter's KV to the same position, and say what comes next with set_next.
 template <class Dev>
 class Decoder {
  public:
@@ -47,8 +48,7 @@ class Decoder {
   Decoder(Trunk<Dev>& trunk, memra::Cache<Dev>& cache, Drafter<Dev>* drafter = nullptr)
       : trunk_(&trunk), cache_(&cache), drafter_(drafter) {
     if (drafter_ == nullptr) return;
-    const std::size_t rows = std::max(trunk.max_rows(), drafter_->config().block_size);
-    sink_.emplace(memra::check(drafter_->make_sink(rows)));
+    sink_.emplace(memra::check(make_sink()));
   }
 
   memra::Cache<Dev>& cache() noexcept { return *cache_; }
@@ -113,11 +113,23 @@ class Decoder {
     return !o.ignore_eos && trunk_->config().is_eos(token);
   }
 
+  memra::Result<memra::DflashTapSink<Dev>> make_sink() const {
+    return drafter_->make_sink(std::max(trunk_->max_rows(), drafter_->config().block_size));
+  }
+
+  /// Arms the tap sink at the cache's position. A call that threw may have left it in the cache: it is taken back
+  /// first.
+  void arm() {
+    if (!sink_) sink_ = cache_->take_taps();
+    if (!sink_) sink_.emplace(memra::check(make_sink()));
+    memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+  }
+
   /// Runs `f` with the tap sink armed, then ingests what it committed.
   template <class F>
   void tapped(const F& f, double& ingest_time) {
     if (drafter_ == nullptr) return f();
-    memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+    arm();
     f();
     sink_ = cache_->take_taps();
     const Timed timed(ingest_time);
@@ -139,8 +151,7 @@ class Decoder {
     {
       const Timed timed(g.state);
       memra::check(cache_->snapshot_into(*snapshot_));
-      if (!sink_) sink_.emplace(memra::check(drafter_->make_sink(std::max(trunk_->max_rows(), b))));
-      memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+      arm();
     }
     std::vector<std::int32_t> choice;
     {
