@@ -113,8 +113,7 @@ TEST_CASE("both draft arms propose the same and give the same hidden rows") {
   const auto files = tiny_files();
   rig::Rig r(files, {});
   auto d = r.decoder();
-  d.prime(
-      rig::bytes_of(prompt + " loved the world, that he gave his only begotten Son, that whosoever believeth"));
+  d.prime(rig::bytes_of(prompt + " loved the world, that he gave his only begotten Son, that whosoever believeth"));
   // The full scan multiplies masked rows by zero: they must be finite, and here they are, having all been committed.
   for (const std::size_t b : {std::size_t{2}, std::size_t{5}, std::size_t{8}}) {
     const std::size_t n = b * files.config.hidden;

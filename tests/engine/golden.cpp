@@ -83,8 +83,7 @@ std::map<std::string, double> errors(const Observed& seen, const tiny::ModelFile
       }
       continue;
     }
-    const std::vector<float> conv =
-        rig::read<float>(gold, theirs + "conv");  // theirs: d_conv columns, newest last
+    const std::vector<float> conv = rig::read<float>(gold, theirs + "conv");  // theirs: d_conv columns, newest last
     std::vector<float> newest;
     for (std::size_t ch = 0; ch < c.conv_dim(); ++ch) {
       for (std::size_t j = 1; j < c.d_conv; ++j) newest.push_back(conv[ch * c.d_conv + j]);
