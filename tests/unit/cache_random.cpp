@@ -108,7 +108,9 @@ class History {
 
   void feed_some() {
     Tokens t = part(rows_, pos_, std::min(rows_.size() - pos_, 1 + below(5)));  // a replay feeds what was accepted
-    if (t.size() == rows_.size() - pos_) t = join(t, stream(below(5), 1 + rng_.next() % 3));
+    const std::size_t more = below(5);
+    const std::uint32_t branch = 1 + rng_.next() % 3;
+    if (t.size() == rows_.size() - pos_) t = join(t, stream(more, branch));
     if (t.empty()) t = stream(1, 9);
     auto step = cache_->begin_step(t.size());
     const bool allowed = !tainted_ && t.size() <= max_ctx - pos_ && !(open_ && hybrid_);
