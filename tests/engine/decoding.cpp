@@ -8,35 +8,35 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "engine_rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 
 using memra::check;
 
 tiny::ModelFiles tiny_files() {
-  return check(tiny::load_model(MEMRA_DEFAULT_MODEL));
+  return check(tiny::load_model(rig::fixture("tiny")));
 }
 
 struct Both {
   tiny::Generated plain, speculative;
-  engine_rig::State plain_state, speculative_state;
+  rig::State plain_state, speculative_state;
 };
 
 /// Runs plain and speculative decoding from the same prompt, each with a cache of its own.
-Both both(const tiny::ModelFiles& files, const engine_rig::Options& o, const std::string& prompt,
+Both both(const tiny::ModelFiles& files, const rig::Options& o, const std::string& prompt,
           const tiny::GenerateOptions& generate) {
   Both b;
-  engine_rig::Rig p(files, o);
+  rig::Rig p(files, o);
   auto dp = p.decoder(false);
-  dp.prime(engine_rig::bytes_of(prompt));
+  dp.prime(rig::bytes_of(prompt));
   b.plain = dp.plain(generate);
-  b.plain_state = engine_rig::look(*p.cache);
-  engine_rig::Rig s(files, o);
+  b.plain_state = rig::look(*p.cache);
+  rig::Rig s(files, o);
   auto ds = s.decoder();
-  ds.prime(engine_rig::bytes_of(prompt));
+  ds.prime(rig::bytes_of(prompt));
   b.speculative = ds.speculative(generate);
-  b.speculative_state = engine_rig::look(*s.cache);
+  b.speculative_state = rig::look(*s.cache);
   REQUIRE(s.drafter->kv().len() == s.cache->pos());
   REQUIRE(s.cache->len() == s.cache->pos());
   REQUIRE(s.cache->pos() == prompt.size() + b.speculative.tokens.size());
@@ -58,7 +58,7 @@ TEST_CASE("every budget from 0 to 20 commits exactly that many tokens, in both d
   const auto files = tiny_files();
   for (std::size_t n = 0; n <= 20; ++n) {
     const Both b = both(files, {}, prompt, tokens(n));
-    INFO(n << " tokens: " << engine_rig::first_difference(b.plain_state, b.speculative_state));
+    INFO(n << " tokens: " << rig::first_difference(b.plain_state, b.speculative_state));
     REQUIRE(b.plain.tokens.size() == n);
     REQUIRE(b.speculative.tokens == b.plain.tokens);
     REQUIRE(b.speculative_state == b.plain_state);
@@ -90,7 +90,7 @@ TEST_CASE("EOS ends the text and the commit, wherever in a block it falls") {
 TEST_CASE("the context ends: blocks get shorter, both decoders fill it and stop") {
   const auto files = tiny_files();
   for (const std::size_t room : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{8}, std::size_t{21}}) {
-    engine_rig::Options o;
+    rig::Options o;
     o.ctx = prompt.size() + room;
     const Both b = both(files, o, prompt, tokens(100));
     INFO("room for " << room);
@@ -102,7 +102,7 @@ TEST_CASE("the context ends: blocks get shorter, both decoders fill it and stop"
 
 TEST_CASE("a trunk that takes fewer rows than a block still speculates") {
   const auto files = tiny_files();
-  engine_rig::Options o;
+  rig::Options o;
   o.max_rows = 3;
   const Both b = both(files, o, prompt, tokens(40));
   REQUIRE(b.speculative.tokens == b.plain.tokens);
@@ -111,10 +111,9 @@ TEST_CASE("a trunk that takes fewer rows than a block still speculates") {
 
 TEST_CASE("both draft arms propose the same and give the same hidden rows") {
   const auto files = tiny_files();
-  engine_rig::Rig r(files, {});
+  rig::Rig r(files, {});
   auto d = r.decoder();
-  d.prime(
-      engine_rig::bytes_of(prompt + " loved the world, that he gave his only begotten Son, that whosoever believeth"));
+  d.prime(rig::bytes_of(prompt + " loved the world, that he gave his only begotten Son, that whosoever believeth"));
   // The full scan multiplies masked rows by zero: they must be finite, and here they are, having all been committed.
   for (const std::size_t b : {std::size_t{2}, std::size_t{5}, std::size_t{8}}) {
     const std::size_t n = b * files.config.hidden;
@@ -129,9 +128,9 @@ TEST_CASE("both draft arms propose the same and give the same hidden rows") {
 }
 
 TEST_CASE("without a drafter there is plain decoding") {
-  const auto files = check(tiny::load_model(engine_rig::fixture("next_random")));
+  const auto files = check(tiny::load_model(rig::fixture("next_random")));
   REQUIRE_FALSE(files.draft);
-  engine_rig::Rig r(files, {});
+  rig::Rig r(files, {});
   auto d = r.decoder();
   d.prime(std::vector<std::int32_t>{5, 6, 7});
   REQUIRE(d.plain(tokens(12)).tokens.size() == 12);
@@ -140,7 +139,7 @@ TEST_CASE("without a drafter there is plain decoding") {
 
 TEST_CASE("tokens outside the vocabulary are refused and move nothing") {
   const auto files = tiny_files();
-  engine_rig::Rig r(files, {});
+  rig::Rig r(files, {});
   auto d = r.decoder(false);
   REQUIRE_THROWS_AS(d.prime(std::vector<std::int32_t>{65, 260}), memra::Error);
   REQUIRE_THROWS_AS(d.prime(std::vector<std::int32_t>{-1}), memra::Error);

@@ -8,7 +8,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "engine_rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 
@@ -20,7 +20,7 @@ constexpr double state_tolerance = 2e-5;
 struct Observed {
   std::vector<float> logits;  // [rows][n_vocab]
   std::vector<float> taps;    // [rows][n_taps * hidden]
-  engine_rig::State state;
+  rig::State state;
 
   bool operator==(const Observed&) const = default;
 };
@@ -28,11 +28,11 @@ struct Observed {
 /// Runs the golden text in chunks, with taps after `layers`.
 Observed observe(const tiny::ModelFiles& files, const std::vector<std::int32_t>& ids, std::size_t chunk,
                  const std::vector<std::size_t>& layers, std::size_t stages = 1) {
-  engine_rig::Options o;
+  rig::Options o;
   o.max_rows = chunk;
   o.stages = stages;
   o.ctx = ids.size();
-  engine_rig::Rig r(files, o);
+  rig::Rig r(files, o);
   auto sink = check(
       memra::DflashTapSink<memra::HostDev>::create(r.trunk->head_device(), layers, files.config.hidden, ids.size()));
   check(r.cache->arm_taps(std::move(sink)));
@@ -42,7 +42,7 @@ Observed observe(const tiny::ModelFiles& files, const std::vector<std::int32_t>&
   const auto taken = r.cache->take_taps();
   REQUIRE(taken->rows() == ids.size());
   out.taps.assign(taken->data(), taken->data() + taken->rows() * taken->row_floats());
-  out.state = engine_rig::look(*r.cache);
+  out.state = rig::look(*r.cache);
   return out;
 }
 
@@ -52,12 +52,12 @@ std::map<std::string, double> errors(const Observed& seen, const tiny::ModelFile
   const tiny::TrunkConfig& c = files.config;
   std::map<std::string, double> worst;
   const auto note = [&](const std::string& kind, const std::vector<float>& a, const std::vector<float>& b) {
-    worst[kind] = std::max(worst[kind], engine_rig::max_error(a, b));
+    worst[kind] = std::max(worst[kind], rig::max_error(a, b));
   };
-  note("logits", seen.logits, engine_rig::read<float>(gold, "logits"));
+  note("logits", seen.logits, rig::read<float>(gold, "logits"));
   const std::size_t rows = seen.logits.size() / c.n_vocab;
   for (std::size_t slot = 0; slot < layers.size(); ++slot) {
-    const std::vector<float> want = engine_rig::read<float>(gold, "tap." + std::to_string(layers[slot]));
+    const std::vector<float> want = rig::read<float>(gold, "tap." + std::to_string(layers[slot]));
     if (want.empty()) continue;  // next_random has no taps
     std::vector<float> got;
     for (std::size_t r = 0; r < rows; ++r) {
@@ -71,7 +71,7 @@ std::map<std::string, double> errors(const Observed& seen, const tiny::ModelFile
     const std::string ours = std::to_string(il) + ".";
     if (c.full_attention[il]) {
       for (const std::string plane : {"k", "v"}) {  // theirs: [head][row][dim]
-        const std::vector<float> got = engine_rig::floats_of(seen.state.at(ours + plane + "0"));
+        const std::vector<float> got = rig::floats_of(seen.state.at(ours + plane + "0"));
         std::vector<float> turned;
         for (std::size_t h = 0; h < c.n_kv_heads; ++h) {
           for (std::size_t r = 0; r < rows; ++r) {
@@ -79,18 +79,17 @@ std::map<std::string, double> errors(const Observed& seen, const tiny::ModelFile
             turned.insert(turned.end(), p, p + c.head_dim);
           }
         }
-        note("kv", turned, engine_rig::read<float>(gold, theirs + plane));
+        note("kv", turned, rig::read<float>(gold, theirs + plane));
       }
       continue;
     }
-    const std::vector<float> conv =
-        engine_rig::read<float>(gold, theirs + "conv");  // theirs: d_conv columns, newest last
+    const std::vector<float> conv = rig::read<float>(gold, theirs + "conv");  // theirs: d_conv columns, newest last
     std::vector<float> newest;
     for (std::size_t ch = 0; ch < c.conv_dim(); ++ch) {
       for (std::size_t j = 1; j < c.d_conv; ++j) newest.push_back(conv[ch * c.d_conv + j]);
     }
-    note("conv", engine_rig::floats_of(seen.state.at(ours + "conv")), newest);
-    const std::vector<float> ssm = engine_rig::read<float>(gold, theirs + "ssm");  // theirs: [head][d_k][d_v]
+    note("conv", rig::floats_of(seen.state.at(ours + "conv")), newest);
+    const std::vector<float> ssm = rig::read<float>(gold, theirs + "ssm");  // theirs: [head][d_k][d_v]
     std::vector<float> turned(ssm.size());
     for (std::size_t h = 0; h < c.n_v; ++h) {
       for (std::size_t k = 0; k < c.d_k; ++k) {
@@ -99,7 +98,7 @@ std::map<std::string, double> errors(const Observed& seen, const tiny::ModelFile
         }
       }
     }
-    note("ssm", engine_rig::floats_of(seen.state.at(ours + "ssm")), turned);
+    note("ssm", rig::floats_of(seen.state.at(ours + "ssm")), turned);
   }
   return worst;
 }
@@ -127,9 +126,9 @@ const Case cases[] = {{"tiny", {0, 2, 4}}, {"next_random", {1, 3}}};
 
 TEST_CASE("golden: the whole text in one call") {
   for (const Case& one : cases) {
-    const auto files = check(tiny::load_model(engine_rig::fixture(one.folder)));
-    const auto gold = check(tiny::SafeTensors::open(engine_rig::fixture(one.folder + "/golden.safetensors")));
-    const auto ids = engine_rig::read<std::int32_t>(gold, "ids");
+    const auto files = check(tiny::load_model(rig::fixture(one.folder)));
+    const auto gold = check(tiny::SafeTensors::open(rig::fixture(one.folder + "/golden.safetensors")));
+    const auto ids = rig::read<std::int32_t>(gold, "ids");
     const Observed seen = observe(files, ids, ids.size(), one.layers);
     const auto worst = errors(seen, files, gold, one.layers);
     INFO(one.folder << ": " << shown(worst));
@@ -140,18 +139,18 @@ TEST_CASE("golden: the whole text in one call") {
 
 TEST_CASE("golden: chunks of 1, 7 and 64 and stages change no bit") {
   for (const Case& one : cases) {
-    const auto files = check(tiny::load_model(engine_rig::fixture(one.folder)));
-    const auto gold = check(tiny::SafeTensors::open(engine_rig::fixture(one.folder + "/golden.safetensors")));
-    const auto ids = engine_rig::read<std::int32_t>(gold, "ids");
+    const auto files = check(tiny::load_model(rig::fixture(one.folder)));
+    const auto gold = check(tiny::SafeTensors::open(rig::fixture(one.folder + "/golden.safetensors")));
+    const auto ids = rig::read<std::int32_t>(gold, "ids");
     const Observed whole = observe(files, ids, ids.size(), one.layers);
     for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{64}}) {
       const Observed seen = observe(files, ids, chunk, one.layers);
-      INFO(one.folder << " in chunks of " << chunk << ": " << engine_rig::first_difference(whole.state, seen.state));
+      INFO(one.folder << " in chunks of " << chunk << ": " << rig::first_difference(whole.state, seen.state));
       REQUIRE(seen == whole);
     }
     for (const std::size_t stages : {std::size_t{2}, std::size_t{3}}) {
       const Observed seen = observe(files, ids, 7, one.layers, stages);
-      INFO(one.folder << " in " << stages << " stages: " << engine_rig::first_difference(whole.state, seen.state));
+      INFO(one.folder << " in " << stages << " stages: " << rig::first_difference(whole.state, seen.state));
       REQUIRE(seen == whole);
     }
   }
@@ -159,9 +158,9 @@ TEST_CASE("golden: chunks of 1, 7 and 64 and stages change no bit") {
 
 TEST_CASE("golden red arm: each kind of value is seen to fail") {
   const Case& one = cases[0];
-  const auto files = check(tiny::load_model(engine_rig::fixture(one.folder)));
-  const auto gold = check(tiny::SafeTensors::open(engine_rig::fixture(one.folder + "/golden.safetensors")));
-  const auto ids = engine_rig::read<std::int32_t>(gold, "ids");
+  const auto files = check(tiny::load_model(rig::fixture(one.folder)));
+  const auto gold = check(tiny::SafeTensors::open(rig::fixture(one.folder + "/golden.safetensors")));
+  const auto ids = rig::read<std::int32_t>(gold, "ids");
   const Observed good = observe(files, ids, ids.size(), one.layers);
   REQUIRE(within(errors(good, files, gold, one.layers)));
 
@@ -191,7 +190,7 @@ TEST_CASE("golden red arm: each kind of value is seen to fail") {
   }
   SECTION("a conv state one column off") {
     Observed bad = good;
-    auto conv = engine_rig::floats_of(bad.state.at("0.conv"));
+    auto conv = rig::floats_of(bad.state.at("0.conv"));
     for (std::size_t ch = 0; ch + 1 < conv.size() / 3; ++ch) std::swap(conv[ch * 3], conv[ch * 3 + 1]);
     std::memcpy(bad.state.at("0.conv").data(), conv.data(), conv.size() * 4);
     REQUIRE_FALSE(within(errors(bad, files, gold, one.layers)));

@@ -12,7 +12,7 @@
 #include <tiny_engine/weights.hpp>
 #include <vector>
 
-#include "engine_rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 
@@ -131,7 +131,7 @@ TEST_CASE("a name from outside cannot break the sentence") {
 }
 
 TEST_CASE("every truncation and ten thousand mutations of a real file are refused or read, never worse") {
-  const auto whole = memra::check(tiny::MappedFile::open(engine_rig::fixture("next_random/golden.safetensors")));
+  const auto whole = memra::check(tiny::MappedFile::open(rig::fixture("next_random/golden.safetensors")));
   std::vector<std::byte> file(whole.bytes().begin(), whole.bytes().end());
   REQUIRE(tiny::SafeTensors::parse(file).ok());
   for (std::size_t n = 0; n < 1200; ++n) REQUIRE_FALSE(tiny::SafeTensors::parse(std::span(file).first(n)).ok());
@@ -163,8 +163,8 @@ TEST_CASE("every truncation and ten thousand mutations of a real file are refuse
 
 TEST_CASE("files that are not there or not files") {
   REQUIRE(tiny::SafeTensors::open("/nonexistent/model.safetensors").status().kind() == memra::ErrorKind::bad_argument);
-  REQUIRE_FALSE(tiny::SafeTensors::open(engine_rig::fixture("tiny")).ok());
-  REQUIRE_FALSE(tiny::SafeTensors::open(engine_rig::fixture("tiny/config.json")).ok());
+  REQUIRE_FALSE(tiny::SafeTensors::open(rig::fixture("tiny")).ok());
+  REQUIRE_FALSE(tiny::SafeTensors::open(rig::fixture("tiny/config.json")).ok());
 }
 
 TEST_CASE("weights: a missing tensor, a wrong shape and a wrong type are named") {

@@ -1,7 +1,7 @@
 // A published prompt: exported after further rounds, restored into fresh objects, continued as if nothing had happened.
 #include <cmath>
 #include <cstring>
-#include <engine/rig.hpp>
+#include <engine/sequence.hpp>
 #include <limits>
 
 namespace {
@@ -14,7 +14,7 @@ const char* const text =
     "me ";
 
 /// The block's hidden rows for one arm, [b][hidden].
-std::vector<float> block_rows(rig::Sequence& s, DraftArm arm) {
+std::vector<float> block_rows(seq::Sequence& s, DraftArm arm) {
   const std::size_t b = s.drafter->config().block_size;
   const float* rows = s.drafter->run_block(s.decoder->next(), b, arm);
   return {rows, rows + b * s.drafter->config().hidden};
@@ -24,7 +24,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-std::int32_t parked_choice(const rig::Cache& cache) {
+std::int32_t parked_choice(const seq::Cache& cache) {
   const auto parked = cache.last_logits_dev();
   REQUIRE(parked.has_value());
   const float* best = std::max_element(parked->data, parked->data + parked->n);
@@ -33,11 +33,11 @@ std::int32_t parked_choice(const rig::Cache& cache) {
 
 void reuse(std::size_t stages_before, std::size_t stages_after, memra::Layout layout) {
   INFO("stages " << stages_before << " -> " << stages_after << ", layout " << memra::to_string(layout));
-  const std::vector<std::int32_t> ids = rig::ids_of(text);
+  const std::vector<std::int32_t> ids = rig::bytes_of(text);
   const std::size_t p = ids.size();
   REQUIRE(p > 72);  // more than the drafter's window: the tail has a base
 
-  rig::Sequence first(Format::q8_0, Format::q5_1, stages_before, 512, layout);
+  seq::Sequence first(Format::q8_0, Format::q5_1, stages_before, 512, layout);
   first.decoder->prime(ids);
   auto snap = memra::check(first.cache->snapshot());
   memra::check(first.cache->park_logits(first.trunk->logits_dev() + (first.trunk->n_logits() - 1) * 260));
@@ -53,25 +53,24 @@ void reuse(std::size_t stages_before, std::size_t stages_after, memra::Layout la
   REQUIRE(prefix.pos() == p);
   REQUIRE(prefix.has_logits());
 
-  rig::Sequence second(Format::q8_0, Format::q5_1, stages_after, 512, layout);
+  seq::Sequence second(Format::q8_0, Format::q5_1, stages_after, 512, layout);
   *second.cache =
-      memra::check(rig::Cache::from_prefix_ppn(second.pointers(), second.fence, second.config, second.max_ctx, prefix));
-  auto kv =
-      memra::DflashKv<memra::HostDev>::from_tail(second.devices.back(), second.drafter->kv().config(), 512, *tail);
+      memra::check(seq::Cache::from_prefix_ppn(second.stage_devs, second.fence, second.config, 512, prefix));
+  auto kv = memra::DflashKv<memra::HostDev>::from_tail(*second.devs.back(), second.drafter->kv().config(), 512, *tail);
   REQUIRE(kv.has_value());
   second.drafter->replace_kv(*std::move(kv));
   second.decoder->set_next(parked_choice(*second.cache));
 
-  const auto primed = rig::one_by_one(Format::q8_0, Format::q5_1, ids, 512, layout);
-  CHECK(rig::difference(*second.cache, *primed->cache) == "");
+  const auto primed = seq::one_by_one(Format::q8_0, Format::q5_1, ids, 512, layout);
+  CHECK(seq::difference(*second.cache, *primed->cache) == "");
   const std::vector<float> clip = block_rows(second, DraftArm::clip);
   CHECK(same_bits(clip, block_rows(second, DraftArm::full_scan)));
 
   std::vector<std::int32_t> again = second.speculative(75).tokens;
-  again = rig::joined(again, second.speculative(75, DraftArm::full_scan).tokens);
+  again = seq::joined(again, second.speculative(75, DraftArm::full_scan).tokens);
   CHECK(again == straight);
-  CHECK(rig::difference(*second.cache, *first.cache) == "");
-  CHECK(rig::difference(second.drafter->kv(), first.drafter->kv(), tail->base) == "");
+  CHECK(seq::difference(*second.cache, *first.cache) == "");
+  CHECK(seq::difference(second.drafter->kv(), first.drafter->kv(), tail->base) == "");
 }
 
 TEST_CASE("D4 D5 C9: a prompt published after further rounds continues as the straight run", "[engine][identity]") {
@@ -81,8 +80,8 @@ TEST_CASE("D4 D5 C9: a prompt published after further rounds continues as the st
 }
 
 TEST_CASE("D6: both draft arms agree bit for bit while decoding", "[engine][identity]") {
-  const std::vector<std::int32_t> ids = rig::ids_of(text);
-  rig::Sequence s(Format::q8_0, Format::q5_1, 1, 512);
+  const std::vector<std::int32_t> ids = rig::bytes_of(text);
+  seq::Sequence s(Format::q8_0, Format::q5_1, 1, 512);
   s.decoder->prime(ids);
   for (int round = 0; round < 20; ++round) {
     CHECK(same_bits(block_rows(s, DraftArm::clip), block_rows(s, DraftArm::full_scan)));
@@ -91,27 +90,27 @@ TEST_CASE("D6: both draft arms agree bit for bit while decoding", "[engine][iden
 }
 
 TEST_CASE("D7: a cold drafter changes acceptance, never the text", "[engine][identity]") {
-  const std::vector<std::int32_t> ids = rig::ids_of(text);
-  rig::Sequence warm(Format::q8_0, Format::q5_1, 1, 512);
+  const std::vector<std::int32_t> ids = rig::bytes_of(text);
+  seq::Sequence warm(Format::q8_0, Format::q5_1, 1, 512);
   warm.decoder->prime(ids);
-  rig::Sequence cold(Format::q8_0, Format::q5_1, 1, 512);
+  seq::Sequence cold(Format::q8_0, Format::q5_1, 1, 512);
   cold.decoder->prime(ids);
   cold.drafter->replace_kv(memra::check(memra::DflashKv<memra::HostDev>::create_cold_at(
-      cold.devices.front(), cold.drafter->kv().config(), 512, ids.size())));
+      *cold.devs.front(), cold.drafter->kv().config(), 512, ids.size())));
   CHECK(same_bits(block_rows(cold, DraftArm::clip), block_rows(cold, DraftArm::full_scan)));
   const tiny::Generated a = warm.speculative(150);
   const tiny::Generated b = cold.speculative(150);
   CHECK(a.tokens == b.tokens);
-  CHECK(rig::difference(*warm.cache, *cold.cache) == "");
+  CHECK(seq::difference(*warm.cache, *cold.cache) == "");
 }
 
 TEST_CASE("red arms of prefix reuse", "[engine]") {
-  const std::vector<std::int32_t> ids = rig::ids_of(text);
+  const std::vector<std::int32_t> ids = rig::bytes_of(text);
   const std::size_t p = ids.size();
-  rig::Sequence s(Format::q8_0, Format::q5_1, 1, 512);
+  seq::Sequence s(Format::q8_0, Format::q5_1, 1, 512);
   s.decoder->prime(ids);
   const auto tail = s.drafter->kv().export_tail(p);
-  auto kv = memra::DflashKv<memra::HostDev>::from_tail(s.devices.back(), s.drafter->kv().config(), 512, *tail);
+  auto kv = memra::DflashKv<memra::HostDev>::from_tail(*s.devs.back(), s.drafter->kv().config(), 512, *tail);
   REQUIRE(kv.has_value());
 
   SECTION("rows below the tail left as NaN: the arms disagree") {
@@ -136,19 +135,19 @@ TEST_CASE("red arms of prefix reuse", "[engine]") {
       std::memcpy(v.data(), layer.v.data(), layer.v.size());
       off.layers.push_back({std::move(k), std::move(v)});
     }
-    auto shifted = memra::DflashKv<memra::HostDev>::from_tail(s.devices.back(), s.drafter->kv().config(), 512, off);
+    auto shifted = memra::DflashKv<memra::HostDev>::from_tail(*s.devs.back(), s.drafter->kv().config(), 512, off);
     REQUIRE(shifted.has_value());
     memra::check(shifted->truncate(p));
-    CHECK(rig::difference(*shifted, s.drafter->kv(), tail->base + 1) == "draft K of layer 0");
+    CHECK(seq::difference(*shifted, s.drafter->kv(), tail->base + 1) == "draft K of layer 0");
   }
   SECTION("recurrent state of another position: the cache differs") {
     auto snap = memra::check(s.cache->snapshot());
     auto prefix = memra::check(s.cache->export_prefix(snap));
-    auto restored = memra::check(rig::Cache::from_prefix(s.devices.front(), s.config, 512, prefix));
-    REQUIRE(rig::difference(restored, *s.cache) == "");
+    auto restored = memra::check(seq::Cache::from_prefix(*s.devs.front(), s.config, 512, prefix));
+    REQUIRE(seq::difference(restored, *s.cache) == "");
     const memra::RecurLayer layer = *restored.recur(4);
     std::memset(const_cast<float*>(layer.ssm), 0, layer.ssm_elems() * sizeof(float));
-    CHECK(rig::difference(restored, *s.cache) == "ssm of layer 4");
+    CHECK(seq::difference(restored, *s.cache) == "4.ssm");
   }
 }
 

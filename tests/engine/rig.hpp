@@ -1,31 +1,53 @@
-// Everything one sequence of the tiny model needs, over any number of stages, and byte comparison of its state.
+// What the engine tests share: fixtures, a trunk with its cache and drafter on chosen devices, and a full look at
+// state.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
+#include <map>
 #include <memory>
-#include <memra/memra.hpp>
+#include <memra/cache.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/error.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/plan.hpp>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
-#include <support/catch.hpp>
+#include <string_view>
 #include <tiny_engine/decoder.hpp>
 #include <tiny_engine/drafter.hpp>
 #include <tiny_engine/model.hpp>
 #include <tiny_engine/trunk.hpp>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace rig {
 
-inline const char* const prompts[] = {"Ge1:1 In the beginning", "Ps23:1 The LORD is my", "Joh3:16 For God so",
-                                      "Mt5:3 Blessed are the"};
+inline std::string fixture(const std::string& name) {
+  return std::string(MEMRA_TEST_FIXTURES) + "/" + name;
+}
 
-inline std::vector<std::int32_t> ids_of(const std::string& text) {
+inline std::vector<std::int32_t> bytes_of(std::string_view text) {
   std::vector<std::int32_t> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   return ids;
+}
+
+/// A tensor of a fixture as floats or ints.
+template <class T>
+std::vector<T> read(const tiny::SafeTensors& file, const std::string& name) {
+  const tiny::Tensor* t = file.find(name);
+  if (t == nullptr) return {};
+  std::vector<T> v(t->data.size() / sizeof(T));
+  std::memcpy(v.data(), t->data.data(), v.size() * sizeof(T));
+  return v;
 }
 
 /// Host memory that starts as NaN and is made NaN again before it is freed.
@@ -41,120 +63,116 @@ struct NanAllocator {
   }
 };
 
-inline const tiny::ModelFiles& model() {
-  static const tiny::ModelFiles files = memra::check(tiny::load_model(MEMRA_TEST_FIXTURES "/tiny"));
-  return files;
-}
-
-using Cache = memra::Cache<memra::HostDev>;
-
-/// One sequence: devices, cache, trunk, drafter, decoder. Fresh device memory is NaN.
-struct Sequence {
-  Sequence(memra::Format k, memra::Format v, std::size_t stages, std::size_t ctx,
-           memra::Layout layout = memra::Layout::blocks)
-      : config(tiny::state_config(model().config, k, v)), max_ctx(ctx) {
-    for (memra::LayerSpec& layer : config.layers) {
-      for (memra::StateSpec& state : layer.states) {
-        if (auto* a = std::get_if<memra::AttentionSpec>(&state)) a->k_layout = a->v_layout = layout;
-      }
-    }
-    for (std::size_t s = 0; s < stages; ++s) devices.push_back(memra::HostDev::adopt(memory));
-    fence = memra::pp_cuts(config.layers.size(), stages);
-    cache.emplace(memra::check(Cache::create_ppn(pointers(), fence, config, ctx)));
-    trunk.emplace(memra::check(tiny::Trunk<memra::HostDev>::create(model().config, model().weights, *cache)));
-    drafter.emplace(memra::check(
-        tiny::Drafter<memra::HostDev>::create(model().draft->config, model().draft->weights, *trunk, ctx)));
-    decoder.emplace(*trunk, *cache, &*drafter);
-  }
-
-  std::vector<memra::HostDev*> pointers() {
-    std::vector<memra::HostDev*> p;
-    for (memra::HostDev& d : devices) p.push_back(&d);
-    return p;
-  }
-
-  tiny::Generated plain(std::size_t n) { return decoder->plain(options(n)); }
-  tiny::Generated speculative(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip) {
-    return decoder->speculative(options(n, arm));
-  }
-
-  static tiny::GenerateOptions options(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip) {
-    tiny::GenerateOptions o;
-    o.max_tokens = n;
-    o.ignore_eos = true;
-    o.arm = arm;
-    return o;
-  }
-
-  NanAllocator memory;
-  memra::ModelConfig config;
-  std::size_t max_ctx;
-  std::deque<memra::HostDev> devices;  // stable addresses
-  std::vector<std::size_t> fence;
-  std::optional<Cache> cache;
-  std::optional<tiny::Trunk<memra::HostDev>> trunk;
-  std::optional<tiny::Drafter<memra::HostDev>> drafter;
-  std::optional<tiny::Decoder<memra::HostDev>> decoder;
+struct Options {
+  memra::Format k = memra::Format::f32;
+  memra::Format v = memra::Format::f32;
+  std::size_t ctx = 512;
+  std::size_t max_rows = 64;
+  std::size_t stages = 1;
+  bool same_device = false;  ///< stages share one device object
+  memra::Layout layout = memra::Layout::blocks;
 };
 
-/// A cache fed exactly these tokens one at a time, without a drafter: what every other way must equal.
-inline std::unique_ptr<Sequence> one_by_one(memra::Format k, memra::Format v, std::span<const std::int32_t> tokens,
-                                            std::size_t ctx, memra::Layout layout = memra::Layout::blocks) {
-  auto s = std::make_unique<Sequence>(k, v, 1, ctx, layout);
-  for (const std::int32_t& t : tokens) s->trunk->forward(*s->cache, {&t, 1}, 1);
+/// Everything one sequence needs, on HostDev over memory that is NaN until written.
+struct Rig {
+  using Dev = memra::HostDev;
+
+  Rig(const tiny::ModelFiles& files, const Options& o) : options(o) {
+    for (std::size_t s = 0; s < (o.same_device ? 1 : o.stages); ++s) {
+      devs.push_back(std::make_unique<Dev>(Dev::adopt(memory)));
+    }
+    for (std::size_t s = 0; s < o.stages; ++s) stage_devs.push_back(devs[o.same_device ? 0 : s].get());
+    config = tiny::state_config(files.config, o.k, o.v);
+    for (memra::LayerSpec& layer : config.layers) {
+      for (memra::StateSpec& state : layer.states) {
+        if (auto* a = std::get_if<memra::AttentionSpec>(&state)) a->k_layout = a->v_layout = o.layout;
+      }
+    }
+    fence = memra::pp_cuts(config.layers.size(), o.stages);
+    cache.emplace(memra::check(memra::Cache<Dev>::create_ppn(stage_devs, fence, config, o.ctx)));
+    trunk.emplace(
+        memra::check(tiny::Trunk<Dev>::create(files.config, files.weights, *cache, tiny::TrunkOptions{o.max_rows})));
+    if (files.draft) {
+      drafter.emplace(
+          memra::check(tiny::Drafter<Dev>::create(files.draft->config, files.draft->weights, *trunk, o.ctx)));
+    }
+  }
+
+  tiny::Decoder<Dev> decoder(bool with_draft = true) {
+    return tiny::Decoder<Dev>(*trunk, *cache, with_draft && drafter ? &*drafter : nullptr);
+  }
+
+  Rig(const Rig&) = delete;  // buffers go back to `memory`
+  Rig& operator=(const Rig&) = delete;
+
+  NanAllocator memory;
+  Options options;
+  std::vector<std::unique_ptr<Dev>> devs;
+  std::vector<Dev*> stage_devs;
+  memra::ModelConfig config;
+  std::vector<std::size_t> fence;
+  std::optional<memra::Cache<Dev>> cache;
+  std::optional<tiny::Trunk<Dev>> trunk;
+  std::optional<tiny::Drafter<Dev>> drafter;
+};
+
+/// Raw bytes of everything a cache has committed, by name: "2.k", "0.conv", ...; with pos and len. Host memory.
+using State = std::map<std::string, std::vector<std::byte>>;
+
+template <class Dev>
+State look(const memra::Cache<Dev>& cache) {
+  State s;
+  const auto put = [&](const std::string& name, const void* p, std::size_t n) {
+    const auto* b = static_cast<const std::byte*>(p);
+    s[name].assign(b, b + n);
+  };
+  const std::size_t pos = cache.pos();
+  const std::size_t len = cache.len();
+  put("pos", &pos, sizeof pos);
+  put("len", &len, sizeof len);
+  for (std::size_t il = 0; il < cache.n_layer(); ++il) {
+    const std::string at = std::to_string(il) + ".";
+    if (const auto kv = cache.kv(il)) {
+      put(at + "pos_d", kv->pos_d, sizeof(std::int32_t));
+      for (const auto& [name, plane] : {std::pair{"k", kv->k}, std::pair{"v", kv->v}}) {
+        const memra::Segments rows = memra::segments(plane.shape, 0, len);
+        for (std::size_t i = 0; i < rows.count; ++i) {
+          put(at + name + std::to_string(i), plane.data + rows.run[i].offset, rows.run[i].bytes);
+        }
+      }
+    }
+    if (const auto r = cache.recur(il)) {
+      put(at + "conv", r->conv, r->conv_elems() * sizeof(float));
+      put(at + "ssm", r->ssm, r->ssm_elems() * sizeof(float));
+    }
+  }
   return s;
 }
 
-inline std::vector<std::byte> rows_of(const memra::ConstPlaneView& plane, std::size_t n) {
-  std::vector<std::byte> out;
-  const memra::Segments parts = memra::segments(plane.shape, 0, n);
-  for (std::size_t i = 0; i < parts.count; ++i) {
-    const std::byte* at = plane.data + parts.run[i].offset;
-    out.insert(out.end(), at, at + parts.run[i].bytes);
+/// The first entry in which two states differ; empty if they are equal.
+inline std::string first_difference(const State& a, const State& b) {
+  for (const auto& [name, bytes] : a) {
+    const auto it = b.find(name);
+    if (it == b.end() || it->second != bytes) return name;
   }
-  return out;
+  return a.size() == b.size() ? "" : "another set of entries";
 }
 
-/// Empty if both caches are in the same state to the last byte, else what differs first.
-inline std::string difference(const Cache& a, const Cache& b) {
-  if (a.pos() != b.pos() || a.len() != b.len()) return "positions";
-  for (std::size_t il = 0; il < a.n_layer(); ++il) {
-    const std::string at = " of layer " + std::to_string(il);
-    const auto ka = a.kv(il);
-    const auto kb = b.kv(il);
-    const auto ra = a.recur(il);
-    const auto rb = b.recur(il);
-    if (ka.has_value() != kb.has_value() || ra.has_value() != rb.has_value()) return "kind" + at;
-    if (ka) {
-      if (ka->len != kb->len || *ka->pos_d != *kb->pos_d) return "length" + at;
-      if (static_cast<std::size_t>(*ka->pos_d) != a.pos()) return "pos_d" + at;
-      if (rows_of(ka->k, a.len()) != rows_of(kb->k, b.len())) return "K rows" + at;
-      if (rows_of(ka->v, a.len()) != rows_of(kb->v, b.len())) return "V rows" + at;
-    }
-    if (ra) {
-      if (std::memcmp(ra->conv, rb->conv, ra->conv_elems() * sizeof(float)) != 0) return "conv" + at;
-      if (std::memcmp(ra->ssm, rb->ssm, ra->ssm_elems() * sizeof(float)) != 0) return "ssm" + at;
-    }
-  }
-  return {};
+inline std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
+  std::vector<float> f(bytes.size() / sizeof(float));
+  std::memcpy(f.data(), bytes.data(), f.size() * sizeof(float));
+  return f;
 }
 
-/// Empty if both draft caches hold the same committed rows from `first` on.
-inline std::string difference(const memra::DflashKv<memra::HostDev>& a, const memra::DflashKv<memra::HostDev>& b,
-                              std::size_t first = 0) {
-  if (a.len() != b.len()) return "draft length";
-  const std::size_t skip = first * a.row_bytes() / sizeof(float);
-  const std::size_t bytes = (a.len() - first) * a.row_bytes();
-  for (std::size_t l = 0; l < a.n_layer(); ++l) {
-    if (std::memcmp(a.k(l) + skip, b.k(l) + skip, bytes) != 0) return "draft K of layer " + std::to_string(l);
-    if (std::memcmp(a.v(l) + skip, b.v(l) + skip, bytes) != 0) return "draft V of layer " + std::to_string(l);
+/// Largest |a - b|; infinite if sizes differ or a value is not a number.
+inline double max_error(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size() || a.empty()) return HUGE_VAL;
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double e = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    if (!(e <= worst)) worst = std::isnan(e) ? HUGE_VAL : e;
   }
-  return {};
-}
-
-inline std::vector<std::int32_t> joined(std::vector<std::int32_t> a, const std::vector<std::int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+  return worst;
 }
 
 }  // namespace rig

@@ -14,7 +14,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "engine_rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 
@@ -340,21 +340,21 @@ std::vector<Shape> shapes() {
 
 struct Seen {
   std::vector<float> logits;
-  engine_rig::State state;
+  rig::State state;
   bool operator==(const Seen&) const = default;
 };
 
 Seen observe(const tiny::ModelFiles& files, const std::vector<std::int32_t>& ids, std::size_t chunk,
              std::size_t stages) {
-  engine_rig::Options o;
+  rig::Options o;
   o.ctx = ids.size();
   o.max_rows = chunk;
   o.stages = stages;
-  engine_rig::Rig r(files, o);
+  rig::Rig r(files, o);
   Seen s;
   r.decoder(false).prime(
       ids, chunk, [&](std::span<const float> rows) { s.logits.insert(s.logits.end(), rows.begin(), rows.end()); });
-  s.state = engine_rig::look(*r.cache);
+  s.state = rig::look(*r.cache);
   return s;
 }
 

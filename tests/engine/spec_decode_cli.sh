@@ -1,7 +1,7 @@
-#!/bin/sh
-# usage: spec_decode_cli.sh SPEC_DECODE FIXTURES
-# The command line of spec_decode: what it prints, what it writes, and that every bad input is one sentence and a
-# non-zero exit status.
+#!/ bin / sh
+#usage : spec_decode_cli.sh SPEC_DECODE FIXTURES
+#The command line of spec_decode : what it prints, what it writes, and that every bad input is one sentence and a
+#non - zero exit status.
 set -u
 program=$1
 fixtures=$2
@@ -14,7 +14,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-# good NAME PATTERN FLAGS...: exit status 0 and PATTERN in the output.
+#good NAME PATTERN FLAGS... : exit status 0 and PATTERN in the output.
 good() {
   name=$1 pattern=$2
   shift 2
@@ -24,7 +24,7 @@ good() {
   grep -qE -- "$pattern" "$work/out" || fail "$name: the output has no '$pattern'"
 }
 
-# bad NAME PATTERN FLAGS...: exit status not 0, one line on stderr with PATTERN, no crash.
+#bad NAME PATTERN FLAGS... : exit status not 0, one line on stderr with PATTERN, no crash.
 bad() {
   name=$1 pattern=$2
   shift 2
@@ -51,7 +51,7 @@ good ids '^5 6 7 8 [0-9]+ [0-9]+ [0-9]+ $' --model "$fixtures/next_random" --ids
 good 'no drafter' 'has no draft/' --model "$fixtures/next_random" --ids "$work/ids" --tokens 3
 good logits 'verdict' --prompt abc --tokens 0 --logits "$work/logits"
 [ "$(wc -c <"$work/logits")" -eq 3120 ] || fail "logits: expected 3 x 260 x 4 bytes, got $(wc -c <"$work/logits")"
-# The same ids as text and as numbers, drafting or not, give the same logits.
+#The same ids as text and as numbers, drafting or not, give the same logits.
 echo '97 98 99' >"$work/abc"
 good 'logits of ids' '^97 98 99' --ids "$work/abc" --tokens 0 --draft off --logits "$work/logits2"
 cmp -s "$work/logits" "$work/logits2" || fail "logits: text and ids differ"
@@ -81,7 +81,7 @@ bad 'not bytes' 'not bytes' --model "$fixtures/next_random"
 bad 'logits' 'cannot write' --logits "$work/none/logits" --tokens 0
 bad 'no model' 'cannot read' --model "$work/none"
 
-# Hostile model folders: copies of the shipped one with one thing wrong.
+#Hostile model folders : copies of the shipped one with one thing wrong.
 fresh() {
   rm -rf "$work/model"
   mkdir -p "$work/model/draft"

@@ -11,7 +11,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "engine_rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 
@@ -25,7 +25,7 @@ struct Reference {
 };
 
 std::vector<Reference> references() {
-  std::ifstream in(engine_rig::fixture("tiny/spec_reference.json"));
+  std::ifstream in(rig::fixture("tiny/spec_reference.json"));
   const auto json = nlohmann::json::parse(in);
   std::vector<Reference> all;
   for (const auto& [prompt, r] : json.items()) {
@@ -34,9 +34,9 @@ std::vector<Reference> references() {
   return all;
 }
 
-tiny::Generated run(engine_rig::Rig& r, const Reference& ref, std::size_t tokens) {
+tiny::Generated run(rig::Rig& r, const Reference& ref, std::size_t tokens) {
   auto d = r.decoder();
-  d.prime(engine_rig::bytes_of(ref.prompt));
+  d.prime(rig::bytes_of(ref.prompt));
   tiny::GenerateOptions o;
   o.max_tokens = tokens;
   o.ignore_eos = true;
@@ -46,8 +46,8 @@ tiny::Generated run(engine_rig::Rig& r, const Reference& ref, std::size_t tokens
 /// Distance between the two largest logits after prompt + tokens[0, n), in plain decoding.
 float top_two_distance(const tiny::ModelFiles& files, const Reference& ref, std::span<const std::int32_t> tokens,
                        std::size_t n) {
-  engine_rig::Rig r(files, {});
-  std::vector<std::int32_t> ids = engine_rig::bytes_of(ref.prompt);
+  rig::Rig r(files, {});
+  std::vector<std::int32_t> ids = rig::bytes_of(ref.prompt);
   ids.insert(ids.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n));
   std::vector<float> last;
   r.decoder(false).prime(ids, 1, [&](std::span<const float> rows) { last.assign(rows.begin(), rows.end()); });
@@ -70,9 +70,9 @@ bool tokens_agree(const tiny::ModelFiles& files, const Reference& ref, const std
 }  // namespace
 
 TEST_CASE("f32 KV reproduces the reference's tokens and every round") {
-  const auto files = check(tiny::load_model(MEMRA_DEFAULT_MODEL));
+  const auto files = check(tiny::load_model(rig::fixture("tiny")));
   for (const Reference& ref : references()) {
-    engine_rig::Rig r(files, {});
+    rig::Rig r(files, {});
     const tiny::Generated g = run(r, ref, ref.total());
     INFO(ref.prompt);
     bool tie = false;
@@ -86,7 +86,7 @@ TEST_CASE("f32 KV reproduces the reference's tokens and every round") {
 }
 
 TEST_CASE("red arm: a wrong token and a wrong round are seen") {
-  const auto files = check(tiny::load_model(MEMRA_DEFAULT_MODEL));
+  const auto files = check(tiny::load_model(rig::fixture("tiny")));
   const Reference ref = references()[0];
   bool tie = false;
   std::vector<std::int32_t> tokens = ref.tokens;
@@ -98,9 +98,9 @@ TEST_CASE("red arm: a wrong token and a wrong round are seen") {
   REQUIRE_FALSE(tokens_agree(files, ref, tokens, tie));
 
   // A drafter that looks at a stale row proposes something else: the text stays, the rounds do not.
-  engine_rig::Rig r(files, {});
+  rig::Rig r(files, {});
   auto d = r.decoder();
-  d.prime(engine_rig::bytes_of(ref.prompt));
+  d.prime(rig::bytes_of(ref.prompt));
   const std::size_t row = r.drafter->kv().len() - 1;
   auto* v = const_cast<float*>(r.drafter->kv().v(0));
   const std::size_t width = r.drafter->kv().row_bytes() / sizeof(float);
@@ -114,16 +114,16 @@ TEST_CASE("red arm: a wrong token and a wrong round are seen") {
 }
 
 TEST_CASE("q8_0/q5_1 KV keeps nine tenths of the acceptance") {
-  const auto files = check(tiny::load_model(MEMRA_DEFAULT_MODEL));
+  const auto files = check(tiny::load_model(rig::fixture("tiny")));
   std::size_t committed = 0;
   std::size_t rounds = 0;
   std::size_t ref_committed = 0;
   std::size_t ref_rounds = 0;
   for (const Reference& ref : references()) {
-    engine_rig::Options o;
+    rig::Options o;
     o.k = memra::Format::q8_0;
     o.v = memra::Format::q5_1;
-    engine_rig::Rig r(files, o);
+    rig::Rig r(files, o);
     const tiny::Generated g = run(r, ref, 160);
     REQUIRE(g.tokens.size() == 160);
     committed += std::accumulate(g.rounds.begin(), g.rounds.end(), std::size_t{0});
