@@ -112,7 +112,6 @@ class Trunk {
       const Timed state(times_.state);
       memra::check(cache.advance());
     }
-    first_logits_ = first_logits;
     n_logits_ = rows - first_logits;
     if (n_logits_ == 0) return;
     rms(*at, at->h.data() + first_logits * config_.hidden, final_norm_, n_logits_);
@@ -348,7 +347,6 @@ class Trunk {
   Floats<Dev> logits_;                           // [max_rows][n_vocab]
   std::optional<typename Dev::Buffer> choices_;  // [max_rows] i32
   std::vector<float> staging_;                   // [max_rows][hidden] on the host
-  std::size_t first_logits_ = 0;
   std::size_t n_logits_ = 0;
   TrunkTimes times_;
 };
