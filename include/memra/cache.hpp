@@ -1,8 +1,10 @@
 // Cache: what a model must remember of one sequence while it decodes, and how it takes back what speculation got wrong.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/prefix_io.hpp>
@@ -94,13 +96,17 @@ class Cache {
   std::size_t max_ctx() const noexcept { return core_ ? core_->plan.max_ctx : 0; }
   std::size_t n_layer() const noexcept { return core_ ? core_->layers.size() : 0; }
   bool tainted() const noexcept { return core_ && core_->tainted; }
-  /// @pre not moved-from
+  /// @pre not moved-from, as for config, stage_of and dev
   const Plan& plan() const noexcept { return core_->plan; }
   const ModelConfig& config() const noexcept { return core_->config; }
   std::size_t n_stages() const noexcept { return core_ ? core_->stages.size() : 0; }
   std::size_t stage_of(std::size_t il) const noexcept { return memra::stage_of(core_->placement, il); }
   /// Device of layer `il`'s stage.
   Dev& dev(std::size_t il) const noexcept { return core_->device_of_layer(il); }
+  /// Device of stage `s`. @pre s < n_stages()
+  Dev& stage_dev(std::size_t s) const noexcept { return *core_->devices[core_->stages[s].device].dev; }
+  /// Device: stage `s`'s mirror of pos, on the stage's device; nullptr for a stage there is not.
+  const std::int32_t* pos_d(std::size_t s) const noexcept { return s < n_stages() ? core_->stages[s].pos_d : nullptr; }
 
   /// Attention state of layer `il`, nullopt where it has none.
   std::optional<KvLayer> kv(std::size_t il, std::size_t nth = 0) const noexcept {
@@ -120,9 +126,9 @@ class Cache {
 
   /// Opens a forward of `rows` tokens at pos. Writes nothing.
   ///
-  /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, or
-  /// with a
-  ///         recurrent layer while another step is open: a forward that died half way is repaired by rollback or reset
+  /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, while
+  ///         an armed tap sink has no place for the rows, or with a recurrent layer while another step is open: a
+  ///         forward that died half way is repaired by rollback or reset
   Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
     Core& c = *core_;
@@ -198,7 +204,8 @@ class Cache {
   /// Attention layers keep rows [0, snap.pos + accept) without copying. Recurrent layers get conv and ssm of the
   /// snapshot back, pos becomes snap.pos, and the accepted tokens are to be fed again (`replay`): they rewrite their
   /// rows in place. Without recurrent layers pos is snap.pos + accept at once. Repeatable with the same or a smaller
-  /// accept. Closes an open step. Snapshots taken beyond snap.pos + accept become stale.
+  /// accept. Closes an open step. Snapshots taken beyond snap.pos + accept become stale. A tap sink keeps the accepted
+  /// rows; one armed beyond the new pos is armed again at it, empty.
   ///
   /// @return bad_argument for another cache's snapshot or an accept beyond the rows committed since and not given up;
   ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
@@ -223,6 +230,8 @@ class Cache {
     c.pos = pos;
     c.len = at + accept;
     c.cut(c.len);
+    // A sink armed above pos has no place for the next step's rows: it starts again here.
+    if (c.taps && c.taps->origin() > pos) c.taps->arm(pos);
     taint.done();
     return RolledBack{pos, c.len - pos};
   }
@@ -260,6 +269,9 @@ class Cache {
     }
     Dev& dev = *c.devices[c.stages.back().device].dev;
     const std::size_t bytes = c.config.n_vocab * sizeof(float);
+    if (c.parked && detail::ranges_overlap(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes)) {
+      return refuse(ErrorKind::bad_argument, "park_logits", "the row is in the parking place itself; expected another");
+    }
     c.parked_valid = false;
     if (!c.parked) {
       auto made = dev.alloc(bytes);
@@ -279,17 +291,26 @@ class Cache {
   }
 
   /// Arms a tap sink from the current position on; steps then ask Step::tap where to write. Replaces a former one.
+  /// @return bad_argument for a moved-from sink or a layer this model does not have (`sink` keeps its buffer then)
   Status arm_taps(DflashTapSink<Dev>&& sink) noexcept {
     if (Status s = usable("arm_taps"); !s) return s;
     if (core_->step_open) return refuse(ErrorKind::bad_state, "arm_taps", "a step is open; advance first");
+    if (sink.layer_ids().empty()) return refuse(ErrorKind::bad_argument, "arm_taps", "the sink is empty (moved-from)");
+    for (const std::size_t il : sink.layer_ids()) {
+      if (il >= core_->layers.size()) {
+        return Status::failure(ErrorKind::bad_argument, "arm_taps", 0, 0,
+                               "the sink taps layer %zu of %zu; its rows would never be written", il,
+                               core_->layers.size());
+      }
+    }
     core_->taps.emplace(std::move(sink));
     core_->taps->arm(core_->pos);
     return {};
   }
 
-  /// Disarms and hands the sink out with the rows committed since; nullopt if none was armed.
+  /// Disarms and hands the sink out with the rows committed since; nullopt if none was armed, or while tainted.
   std::optional<DflashTapSink<Dev>> take_taps() noexcept {
-    if (!core_) return std::nullopt;
+    if (!core_ || core_->tainted) return std::nullopt;
     return std::exchange(core_->taps, std::nullopt);
   }
 
@@ -341,9 +362,9 @@ class Cache {
   }
 
   /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
+  /// What only sizes scratch (n_heads, second_buffer) may differ from the model that made it.
   /// @return bad_argument if layers, formats or layouts differ or the prefix does not fit max_ctx; as create otherwise.
-  /// All
-  ///         or nothing: there is no cache then
+  ///         All or nothing: there is no cache then
   static Result<Cache> from_prefix(Dev& dev, const ModelConfig& cfg, std::size_t max_ctx,
                                    const CachePrefix<Dev>& prefix, const CacheOptions& options = {}) {
     const std::array<std::size_t, 2> fence = {0, cfg.layers.size()};
@@ -361,7 +382,8 @@ class Cache {
       return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
                              prefix.pos(), max_ctx);
     }
-    if (cfg.layers != prefix.config_.layers || cfg.n_vocab != prefix.config_.n_vocab) {
+    if (cfg.n_vocab != prefix.config_.n_vocab ||
+        detail::meaning(cfg.layers) != detail::meaning(prefix.config_.layers)) {
       auto planned = memra::plan(cfg, max_ctx);
       if (!planned) return planned.status();
       if (Status s = detail::same_planes(*planned, prefix.plan_); !s) return s;
@@ -372,10 +394,11 @@ class Cache {
     if (!made) return made.status();
     Core& c = *made->core_;
     const std::size_t n = prefix.pos();
-    for (std::size_t i = 0; i < c.plan.planes.size(); ++i) {
-      const PlanePlan& p = c.plan.planes[i];
-      const PlanePlan& q = prefix.plan_.planes[i];
-      if (p.slab == SlabKind::extra) continue;
+    const auto to = detail::kept_planes(c.plan);
+    const auto held = detail::kept_planes(prefix.plan_);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const PlanePlan& p = *to[i];
+      const PlanePlan& q = *held[i];
       const auto& source = prefix.devices_[q.device];
       const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
       auto& target = c.devices[p.device];

@@ -38,6 +38,7 @@ class DflashKv {
     std::size_t floor = 0;
     std::size_t resident = 0;   // rows below were never written here, or zeroed
     std::size_t open_rows = 0;  // of begin_rows, not committed
+    std::uint64_t turn = 0;     // of the last begin, commit or truncate: Rows of an earlier one are over
     bool tainted = false;
 
     float* plane(std::size_t offset) const noexcept { return reinterpret_cast<float*>(buffer.data() + offset); }
@@ -76,18 +77,23 @@ class DflashKv {
   };
 
  public:
-  /// Views of the rows one call may write. Valid while the cache lives, until the next begin.
+  /// Views of the rows one call may write. Valid while the cache lives, until the next begin, commit or truncate.
   class Rows {
    public:
     std::size_t first() const noexcept { return first_; }
     std::size_t rows() const noexcept { return rows_; }
-    /// Planes of layer `l`; block_rows is rows(), and *len_d is first().
-    DraftView view(std::size_t l) const noexcept { return state_->view(l, rows_); }
+    /// Planes of layer `l`; block_rows is rows(), and *len_d is first(). A view without planes, which every op refuses,
+    /// if these rows are over or there is no such layer: it would be at other rows by now.
+    DraftView view(std::size_t l) const noexcept {
+      return state_->turn == turn_ && l < state_->cfg.n_layer ? state_->view(l, rows_) : DraftView{};
+    }
 
    private:
     friend class DflashKv;
-    Rows(const State& state, std::size_t rows) noexcept : state_(&state), first_(state.len), rows_(rows) {}
+    Rows(const State& state, std::size_t rows) noexcept
+        : state_(&state), turn_(state.turn), first_(state.len), rows_(rows) {}
     const State* state_;
+    std::uint64_t turn_;
     std::size_t first_;
     std::size_t rows_;
   };
@@ -145,6 +151,7 @@ class DflashKv {
 
   /// Scratch that draft attention over this cache needs, for `n_heads` query heads.
   std::size_t workspace_bytes(std::size_t n_heads) const noexcept {
+    if (!s_) return 0;
     return detail::draft_scratch_bytes(n_heads, s_->cfg.n_kv, s_->cfg.head_dim, s_->cfg.block_size, s_->cap);
   }
 
@@ -158,6 +165,7 @@ class DflashKv {
                              s_->cap);
     }
     s_->open_rows = t;
+    ++s_->turn;
     return Rows(*s_, t);
   }
 
@@ -166,6 +174,7 @@ class DflashKv {
   Status commit() noexcept {
     if (Status s = usable("commit"); !s) return s;
     if (s_->open_rows == 0) return refuse(ErrorKind::bad_state, "commit", "no rows are open; call begin_rows first");
+    ++s_->turn;
     if (Status s = s_->store_len(s_->len + s_->open_rows); !s) return s;
     s_->len += std::exchange(s_->open_rows, 0);
     return {};
@@ -180,6 +189,7 @@ class DflashKv {
                              s_->cfg.block_size);
     }
     s_->open_rows = 0;
+    ++s_->turn;
     return Rows(*s_, b);
   }
 
@@ -201,6 +211,7 @@ class DflashKv {
       }
     }
     s_->open_rows = 0;
+    ++s_->turn;
     if (Status s = s_->store_len(n); !s) return s;
     s_->len = n;
     s_->resident = std::min(s_->resident, n);

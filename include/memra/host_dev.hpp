@@ -100,12 +100,20 @@ class HostDev {
   HostDev(HostDev&&) noexcept = default;
   HostDev& operator=(HostDev&&) noexcept = default;
 
-  /// @return out_of_memory if the allocator has none; contents are undefined
+  /// @return out_of_memory if the allocator has none, device_failure if it ignores the alignment; contents undefined
   Result<Buffer> alloc(std::size_t bytes) noexcept {
+    if (pool_ == nullptr) {
+      return Status::failure(ErrorKind::bad_state, "alloc", 0, bytes, "the device is empty (moved-from)");
+    }
     if (bytes == 0) return Buffer{};
     void* p = pool_->allocate(bytes);
     if (p == nullptr) {
       return Status::failure(ErrorKind::out_of_memory, "alloc", 0, bytes, "the host has no %zu bytes to give", bytes);
+    }
+    if (reinterpret_cast<std::uintptr_t>(p) % plane_alignment != 0) {
+      pool_->deallocate(p, bytes);
+      return Status::failure(ErrorKind::device_failure, "alloc", 0, bytes,
+                             "the allocator gave %p; expected a multiple of %zu", p, plane_alignment);
     }
     return Buffer(pool_, static_cast<std::byte*>(p), bytes);
   }

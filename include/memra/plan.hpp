@@ -21,16 +21,18 @@ inline constexpr std::size_t kv_tail_pad = 8;
 
 /// Which stage runs which layers, and which device object each stage names.
 struct Placement {
-  std::vector<std::size_t> fence;      ///< [stages + 1]: stage s runs layers [fence[s], fence[s+1]); starts with 0
-  std::vector<std::size_t> device_of;  ///< [stages]: index of the stage's device object; equal index, shared slabs
+  std::vector<std::size_t> fence;  ///< [stages + 1]: stage s runs layers [fence[s], fence[s+1]); starts with 0
+  std::vector<std::size_t>
+      device_of;  ///< [stages]: index of the stage's device object, below stages; equal: shared slabs
   std::vector<std::size_t> plane_gap;  ///< [devices]: bytes between planes (plane_gap_of); empty means 0
 
   static Placement single(std::size_t n_layers, std::size_t gap = 0) { return {{0, n_layers}, {0}, {gap}}; }
 };
 
-/// Default fence: stage s starts at s * n_layers / stages. @pre stages >= 1
+/// Default fence: stage s starts at s * n_layers / stages. Empty for 0 stages, which every user of a fence refuses.
 inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages) {
   std::vector<std::size_t> fence;
+  if (stages == 0) return fence;
   for (std::size_t s = 0; s <= stages; ++s) {
     // s * n / stages without the product, which could wrap: n = a * stages + b.
     fence.push_back(s * (n_layers / stages) + s * (n_layers % stages) / stages);
@@ -101,14 +103,16 @@ struct Plan {
   PlanTotals totals;
   std::vector<AttentionSpec> attention;  ///< one per attention state, for workspace_bytes
 
-  /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch.
+  /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch. The
+  /// largest std::size_t, which no device gives, if the product does not fit.
   std::size_t workspace_bytes(std::size_t rows, std::size_t batch = 1) const noexcept {
     std::size_t most = 0;
     for (const AttentionSpec& a : attention) {
       const std::size_t heads = a.n_heads == 0 ? a.n_kv_heads : a.n_heads;
       most = std::max(most, detail::attend_scratch_bytes(heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v, rows));
     }
-    return most * batch;
+    const detail::CheckedSize all = detail::CheckedSize(most) * batch;
+    return all.valid() ? all.value() : std::numeric_limits<std::size_t>::max();
   }
 };
 
@@ -128,6 +132,12 @@ inline Status check_spec(const AttentionSpec& a, std::size_t layer) noexcept {
   }
   if (!(CheckedSize(a.n_kv_heads) * a.head_dim_k).valid() || !(CheckedSize(a.n_kv_heads) * a.head_dim_v).valid()) {
     return plan_error(layer, "n_kv_heads * head_dim does not fit");
+  }
+  // An upper bound of attend_scratch_bytes, which multiplies without looking.
+  const CheckedSize queries = CheckedSize(std::max(a.n_heads, a.n_kv_heads)) * attend_block_rows;
+  const CheckedSize tile = CheckedSize(a.head_dim_k) + a.head_dim_v + 1;
+  if (!((tile * a.n_kv_heads + queries * tile) * 4 * (2 * attend_tile)).valid()) {
+    return plan_error(layer, "the scratch of attend does not fit: n_heads or head_dim is too large");
   }
   return {};
 }
@@ -156,6 +166,13 @@ inline Status check_placement(const Placement& p, std::size_t n_layers) noexcept
   if (p.fence.back() > n_layers) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "the fence ends at layer %zu of %zu", p.fence.back(),
                            n_layers);
+  }
+  for (const std::size_t device : p.device_of) {
+    if (device >= p.device_of.size()) {
+      return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
+                             "a stage names device %zu; expected an index below the %zu stages", device,
+                             p.device_of.size());
+    }
   }
   return {};
 }
@@ -288,6 +305,10 @@ inline std::size_t stage_of(const Placement& placement, std::size_t il) noexcept
 inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Placement& placement) {
   if (max_ctx == 0 || max_ctx > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "max_ctx is %zu; expected 1 to 2147483647", max_ctx);
+  }
+  if (!(detail::CheckedSize(cfg.n_vocab) * sizeof(float)).valid()) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "n_vocab is %zu: a row of logits does not fit",
+                           cfg.n_vocab);
   }
   if (Status s = detail::check_placement(placement, cfg.layers.size()); !s) return s;
 

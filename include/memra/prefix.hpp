@@ -25,12 +25,12 @@ class CachePrefix {
   CachePrefix(CachePrefix&&) noexcept = default;
   CachePrefix& operator=(CachePrefix&&) noexcept = default;
 
-  /// The publication boundary: tokens it stands for.
-  std::size_t pos() const noexcept { return plan_.max_ctx; }
+  /// The publication boundary: tokens it stands for; 0 for a moved-from one.
+  std::size_t pos() const noexcept { return devices_.empty() ? 0 : plan_.max_ctx; }
   const ModelConfig& config() const noexcept { return config_; }
   /// Layout of the bytes held: that of a cache of pos() rows.
   const Plan& plan() const noexcept { return plan_; }
-  bool has_logits() const noexcept { return logits_.has_value(); }
+  bool has_logits() const noexcept { return !devices_.empty() && logits_.has_value(); }
 
  private:
   friend class Cache<Dev>;

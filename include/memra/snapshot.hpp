@@ -22,7 +22,14 @@ template <class Dev>
 class CacheSnapshot {
  public:
   CacheSnapshot(CacheSnapshot&&) noexcept = default;
-  CacheSnapshot& operator=(CacheSnapshot&&) noexcept = default;
+  /// By way of a temporary: assigning a snapshot to itself keeps it whole (a vector assigned to itself is emptied).
+  CacheSnapshot& operator=(CacheSnapshot&& other) noexcept {
+    CacheSnapshot taken(std::move(other));
+    lineage_.swap(taken.lineage_);
+    record_.swap(taken.record_);
+    state_.swap(taken.state_);
+    return *this;
+  }
 
   /// Committed tokens when it was taken; 0 for a moved-from one.
   std::size_t pos() const noexcept { return record_ ? record_->pos : 0; }

@@ -15,7 +15,7 @@ template <class Dev>
 class Cache;
 
 /// Hands out the views a forward of `rows` tokens writes and reads. Made by Cache::begin_step, ended by Cache::advance
-/// (or rollback, reset, a later begin_step): a view asked of an ended step is bad_state.
+/// (or rollback, reset, a later begin_step): a view asked of an ended step, or of a tainted cache, is bad_state.
 ///
 /// Taking a layer's writable view counts as writing it, so each is given once; advance refuses until all were taken.
 /// The kernels that write are the caller's affair: ours (ops_for) or the engine's. Valid as long as the cache lives.
@@ -57,7 +57,7 @@ class Step {
 
   /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
   std::optional<TapView> tap(std::size_t il) const noexcept {
-    if (!open() || !core_->taps) return std::nullopt;
+    if (!open() || core_->tainted || !core_->taps) return std::nullopt;
     return core_->taps->view(il, pos_, rows_);
   }
 
@@ -69,6 +69,10 @@ class Step {
   bool open() const noexcept { return core_->step_open && core_->step_id == id_; }
 
   Status usable(const char* call, const char* kind, std::size_t il, bool exists) const noexcept {
+    if (core_->tainted) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the cache is tainted by a device failure; roll back to a valid snapshot or reset");
+    }
     if (!open()) return Status::failure(ErrorKind::bad_state, call, 0, 0, "this step has ended; begin another");
     if (!exists) {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "layer %zu of %zu has no such %s state", il,

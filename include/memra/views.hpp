@@ -89,10 +89,12 @@ struct KeyHeadMap {
     const std::size_t all_v = total_v == 0 ? n_v : total_v;
     const std::size_t all_k = total_k == 0 ? n_k : total_k;
     if (n_k == 0 || n_v == 0 || n_k > all_k || all_v % all_k != 0 || n_v > all_v || first_v > all_v - n_v) return false;
-    for (std::size_t h = 0; h < n_v; ++h) {
-      if (key_head(h, n_k, n_v) >= n_k) return false;
-    }
-    return true;
+    if (n_k == all_k) return true;
+    // The key heads read are a run that starts with the first one's: grouped, it ends with the last value head's;
+    // interleaved, each value head reads the next. No loop: the counts come from outside and may be absurd.
+    const std::size_t group = all_v / all_k;
+    const std::size_t run = mode == KeyHeadMode::grouped ? (first_v + n_v - 1) / group - first_v / group + 1 : n_v;
+    return run <= n_k;
   }
 };
 

@@ -147,6 +147,39 @@ void place_components(CacheCore<Dev>& core) {
   }
 }
 
+/// Refuses adopted blocks that are too few, too small, misaligned or share a byte.
+inline Status check_blocks(const Plan& plan, std::span<const AdoptedBlock> blocks) noexcept {
+  if (blocks.empty()) return {};
+  if (blocks.size() != 3 * plan.devices.size()) {
+    return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
+                           "%zu adopted blocks for %zu devices; expected {rows, state, extra} of each", blocks.size(),
+                           plan.devices.size());
+  }
+  const auto used = [&](std::size_t i) {  // bytes the cache will use of block i
+    const DevicePlan& d = plan.devices[i / 3];
+    const std::size_t bytes[3] = {d.rows_bytes, d.state_bytes, d.extra_bytes};
+    return blocks[i].data == nullptr ? 0 : bytes[i % 3];
+  };
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const AdoptedBlock& b = blocks[i];
+    if (used(i) == 0) continue;
+    const auto at = reinterpret_cast<std::uintptr_t>(b.data);
+    if (b.bytes < used(i) || at % plane_alignment != 0) {
+      return Status::failure(ErrorKind::bad_argument, "create", 0, used(i),
+                             "an adopted block has %zu bytes at %p; expected %zu, aligned to %zu", b.bytes,
+                             static_cast<void*>(b.data), used(i), plane_alignment);
+    }
+    for (std::size_t j = i / 3 * 3; j < i; ++j) {  // other devices may have other address spaces
+      const auto other = reinterpret_cast<std::uintptr_t>(blocks[j].data);
+      if (at < other + used(j) && other < at + used(i)) {
+        return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
+                               "two adopted blocks of one device overlap; expected separate memory");
+      }
+    }
+  }
+  return {};
+}
+
 /// Builds a whole cache at position 0, or says what failed; nothing is left allocated then.
 ///
 /// @param devs    [stages] device object of each stage; equal pointers share slabs
@@ -172,11 +205,8 @@ Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, s
   auto planned = plan(cfg, max_ctx, core->placement);
   if (!planned) return planned.status();
   core->plan = *std::move(planned);
-  if (!blocks.empty() && blocks.size() != 3 * core->devices.size()) {
-    return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
-                           "%zu adopted blocks for %zu devices; expected {rows, state, extra} of each", blocks.size(),
-                           core->devices.size());
-  }
+  // All blocks before the first write: a refused create leaves the engine's memory as it was.
+  if (Status s = check_blocks(core->plan, blocks); !s) return s;
   for (std::size_t d = 0; d < core->devices.size(); ++d) {
     auto& state = core->devices[d];
     const DevicePlan& bytes = core->plan.devices[d];

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <optional>
@@ -23,17 +22,13 @@ class Slab {
  public:
   Slab() = default;
 
+  /// @param adopted  memory of at least `bytes`, aligned (check_blocks has looked), or data nullptr
   /// @param zeroed  whether every byte must be zero, in stream order, before anything else touches it
   static Result<Slab> make(Dev& dev, std::size_t bytes, bool zeroed, const AdoptedBlock& adopted) noexcept {
     Slab s;
     s.bytes_ = bytes;
     if (bytes == 0) return s;
     if (adopted.data != nullptr) {
-      if (adopted.bytes < bytes || reinterpret_cast<std::uintptr_t>(adopted.data) % plane_alignment != 0) {
-        return Status::failure(ErrorKind::bad_argument, "create", 0, bytes,
-                               "an adopted block has %zu bytes at %p; expected %zu, aligned to %zu", adopted.bytes,
-                               static_cast<void*>(adopted.data), bytes, plane_alignment);
-      }
       s.data_ = adopted.data;
       if (zeroed) {
         if (Status f = dev.fill(s.data_, std::byte{0}, bytes); !f) return f;

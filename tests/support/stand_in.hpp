@@ -1,0 +1,386 @@
+// A stand-in model without weights: one token too many, too few, twice or from the wrong position shows in its state.
+//
+// ssm <- g * ssm + k (x) v with g != 1 and k, v depending on token, layer and head; conv holds the last d_conv - 1 raw
+// inputs, oldest first; a K or V row is a function of layer, head, position and token, encoded in the plane's format.
+// It touches device memory through upload and download only, so any wrapper device sees all of it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/cache.hpp>
+#include <memra/codec.hpp>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace memra_test {
+
+using Token = std::uint32_t;
+using Tokens = std::vector<Token>;
+
+/// `n` tokens that depend on `seed`: two seeds give two streams.
+inline Tokens stream(std::size_t n, std::uint32_t seed = 1) {
+  Tokens t(n);
+  for (std::size_t i = 0; i < n; ++i) t[i] = static_cast<Token>(i * 2654435761U + seed * 40503U + 7U);
+  return t;
+}
+inline Tokens part(const Tokens& t, std::size_t first, std::size_t n) {
+  return Tokens(t.begin() + static_cast<std::ptrdiff_t>(first), t.begin() + static_cast<std::ptrdiff_t>(first + n));
+}
+inline Tokens join(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+namespace stand_in {
+
+/// A float in [-1, 1) that looks random and depends on every argument.
+inline float value(std::uint64_t kind, std::uint64_t layer, std::uint64_t nth, std::uint64_t at, std::uint64_t token,
+                   std::uint64_t pos) {
+  std::uint64_t h = 0x9E3779B97F4A7C15ULL;
+  for (const std::uint64_t x : {kind, layer, nth, at, token, pos}) {
+    h = (h ^ (x + 0x632BE59BD9B4E019ULL)) * 0xFF51AFD7ED558CCDULL;
+    h ^= h >> 32;
+  }
+  return static_cast<float>(static_cast<std::int32_t>(static_cast<std::uint32_t>(h))) * (1.0F / 2147483648.0F);
+}
+
+enum Kind : std::uint64_t { kind_k, kind_v, kind_conv, kind_key, kind_value, kind_tap };
+
+/// One K or V row, not yet encoded.
+inline std::vector<float> row(Kind kind, std::size_t layer, std::size_t nth, std::size_t width, Token token,
+                              std::size_t pos) {
+  std::vector<float> x(width);
+  for (std::size_t e = 0; e < width; ++e) x[e] = value(kind, layer, nth, e, token, pos);
+  return x;
+}
+
+/// Moves conv and ssm on by one token.
+inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_t nth, Token token, float* conv,
+                    float* ssm) {
+  const std::size_t history = r.d_conv - 1;
+  const std::size_t conv_dim = 2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads;
+  for (std::size_t c = 0; history != 0 && c < conv_dim; ++c) {
+    float* line = conv + c * history;
+    for (std::size_t i = 0; i + 1 < history; ++i) line[i] = line[i + 1];
+    line[history - 1] = value(kind_conv, layer, nth, c, token, 0);
+  }
+  for (std::size_t h = 0; h < r.n_v_heads; ++h) {
+    for (std::size_t v = 0; v < r.d_v; ++v) {
+      for (std::size_t k = 0; k < r.d_k; ++k) {
+        float& s = ssm[(h * r.d_v + v) * r.d_k + k];
+        const float key = value(kind_key, layer, nth, h * r.d_k + k, token, 0);
+        const float val = value(kind_value, layer, nth, h * r.d_v + v, token, 0);
+        s = 0.875F * s + key * val;
+      }
+    }
+  }
+}
+
+/// Rows encoded in a plane of their own; `shape.rows` of them.
+inline std::vector<std::byte> encode_rows(Kind kind, std::size_t layer, std::size_t nth, memra::PlaneShape shape,
+                                          std::span<const Token> tokens, std::size_t first_pos) {
+  shape.rows = tokens.size();
+  std::vector<std::byte> bytes(memra::sub_planes(shape).bytes);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::vector<float> x = row(kind, layer, nth, shape.width, tokens[i], first_pos + i);
+    memra::encode_row(memra::PlaneView{bytes.data(), shape, 0}, i, x.data());
+  }
+  return bytes;
+}
+
+template <class Dev>
+memra::Status write_rows(Dev& dev, const memra::PlaneView& plane, std::size_t first, const std::vector<std::byte>& rows,
+                         std::size_t n) {
+  memra::PlaneShape from = plane.shape;
+  from.rows = n;
+  const memra::Segments src = memra::segments(from, 0, n);
+  const memra::Segments dst = memra::segments(plane.shape, first - plane.base, n);
+  for (std::size_t i = 0; i < dst.count; ++i) {
+    if (memra::Status s = dev.upload(plane.data + dst.run[i].offset, rows.data() + src.run[i].offset, dst.run[i].bytes);
+        !s) {
+      return s;
+    }
+  }
+  return {};
+}
+
+/// Rows [0, n) of a plane, sub-plane after sub-plane.
+template <class Dev>
+std::vector<std::byte> read_rows(Dev& dev, const memra::ConstPlaneView& plane, std::size_t n) {
+  const memra::Segments runs = memra::segments(plane.shape, 0, n);
+  std::vector<std::byte> out;
+  for (std::size_t i = 0; i < runs.count; ++i) {
+    const std::size_t at = out.size();
+    out.resize(at + runs.run[i].bytes);
+    memra::check(dev.download(out.data() + at, plane.data + runs.run[i].offset, runs.run[i].bytes));
+  }
+  return out;
+}
+
+/// Writes every layer of an open step but `skip`. Leaves the step open.
+template <class Dev>
+memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::span<const Token> tokens,
+                      std::size_t skip = static_cast<std::size_t>(-1)) {
+  const memra::ModelConfig& cfg = cache.config();
+  for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
+    if (il == skip) continue;
+    Dev& dev = cache.dev(il);
+    std::size_t attention = 0;
+    std::size_t recurrent = 0;
+    for (const memra::StateSpec& spec : cfg.layers[il].states) {
+      if (std::holds_alternative<memra::AttentionSpec>(spec)) {
+        auto w = step.kv_write(il, attention);
+        if (!w) return w.status();
+        std::int32_t pos = -1;  // the device's word for the position, not the host's
+        if (auto s = dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w->at.pos_d),
+                                  sizeof pos);
+            !s) {
+          return s;
+        }
+        const auto first = static_cast<std::size_t>(pos);
+        const auto k = encode_rows(kind_k, il, attention, w->k.shape, tokens, first);
+        const auto v = encode_rows(kind_v, il, attention, w->v.shape, tokens, first);
+        if (auto s = write_rows(dev, w->k, first, k, tokens.size()); !s) return s;
+        if (auto s = write_rows(dev, w->v, first, v, tokens.size()); !s) return s;
+        ++attention;
+      } else {
+        const auto& r = std::get<memra::RecurrentSpec>(spec);
+        auto w = step.recur(il, recurrent);
+        if (!w) return w.status();
+        std::vector<float> conv(w->conv_dim() * (w->d_conv - 1));
+        std::vector<float> ssm(w->n_v_heads * w->d_v * w->d_k);
+        for (auto [host, at] : {std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
+          if (auto s = dev.download(reinterpret_cast<std::byte*>(host->data()), reinterpret_cast<std::byte*>(at),
+                                    host->size() * sizeof(float));
+              !s) {
+            return s;
+          }
+        }
+        for (const Token t : tokens) move_on(r, il, recurrent, t, conv.data(), ssm.data());
+        for (auto [host, at] : {std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
+          if (auto s = dev.upload(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte*>(host->data()),
+                                  host->size() * sizeof(float));
+              !s) {
+            return s;
+          }
+        }
+        ++recurrent;
+      }
+    }
+    if (auto tap = step.tap(il)) {
+      Dev& sink = cache.dflash_taps()->device();
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const auto x = row(kind_tap, il, 0, tap->hidden, tokens[i], step.pos() + i);
+        if (auto s = sink.upload(reinterpret_cast<std::byte*>(tap->data + i * tap->row_stride),
+                                 reinterpret_cast<const std::byte*>(x.data()), x.size() * sizeof(float));
+            !s) {
+          return s;
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace stand_in
+
+/// One step of all `tokens`: begin, every layer, advance.
+template <class Dev>
+memra::Status feed(memra::Cache<Dev>& cache, std::span<const Token> tokens) {
+  auto step = cache.begin_step(tokens.size());
+  if (!step) return step.status();
+  if (auto s = stand_in::forward(cache, *step, tokens); !s) return s;
+  return cache.advance();
+}
+
+/// The tokens in steps of up to `rows`.
+template <class Dev>
+memra::Status feed_by(memra::Cache<Dev>& cache, const Tokens& tokens, std::size_t rows = 1) {
+  for (std::size_t i = 0; i < tokens.size(); i += rows) {
+    const std::span<const Token> all(tokens);
+    if (auto s = feed(cache, all.subspan(i, std::min(rows, tokens.size() - i))); !s) return s;
+  }
+  return {};
+}
+
+/// Everything a cache says and holds at rest. EQ of the case list is ==.
+struct Image {
+  std::size_t pos = 0;
+  std::size_t len = 0;
+  bool mirrors_agree = true;                  ///< pos_d of every stage is pos
+  std::vector<std::vector<std::byte>> parts;  ///< per state: live K rows and V rows, or conv and ssm
+
+  friend bool operator==(const Image&, const Image&) = default;
+};
+
+/// What differs first, for messages.
+inline std::string difference(const Image& a, const Image& b) {
+  if (a.pos != b.pos) return "pos " + std::to_string(a.pos) + " and " + std::to_string(b.pos);
+  if (a.len != b.len) return "len " + std::to_string(a.len) + " and " + std::to_string(b.len);
+  if (a.mirrors_agree != b.mirrors_agree) return "a mirror of pos";
+  if (a.parts.size() != b.parts.size()) return "number of parts";
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    if (a.parts[i] != b.parts[i]) return "part " + std::to_string(i) + (i % 2 == 0 ? " (K or conv)" : " (V or ssm)");
+  }
+  return "nothing";
+}
+
+/// The cache fed exactly `tokens`, computed without a cache: the oracle.
+inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
+  Image image;
+  image.pos = image.len = tokens.size();
+  for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
+    std::size_t attention = 0;
+    std::size_t recurrent = 0;
+    for (const memra::StateSpec& spec : cfg.layers[il].states) {
+      if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
+        const memra::PlaneShape k{a->k_format, a->k_layout, 0, a->n_kv_heads * a->head_dim_k};
+        const memra::PlaneShape v{a->v_format, a->v_layout, 0, a->n_kv_heads * a->head_dim_v};
+        for (const auto& [kind, shape] : {std::pair{stand_in::kind_k, k}, std::pair{stand_in::kind_v, v}}) {
+          memra::PlaneShape exact = shape;
+          exact.rows = tokens.size();
+          const auto bytes = stand_in::encode_rows(kind, il, attention, shape, tokens, 0);
+          const memra::Segments runs = memra::segments(exact, 0, tokens.size());
+          image.parts.emplace_back();
+          for (std::size_t i = 0; i < runs.count; ++i) {  // without the alignment between sub-planes
+            const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs.run[i].offset);
+            image.parts.back().insert(image.parts.back().end(), at,
+                                      at + static_cast<std::ptrdiff_t>(runs.run[i].bytes));
+          }
+        }
+        ++attention;
+      } else {
+        const auto& r = std::get<memra::RecurrentSpec>(spec);
+        std::vector<float> conv((2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads) * (r.d_conv - 1));
+        std::vector<float> ssm(r.n_v_heads * r.d_v * r.d_k);
+        for (const Token t : tokens) stand_in::move_on(r, il, recurrent, t, conv.data(), ssm.data());
+        for (const auto* x : {&conv, &ssm}) {
+          const auto* bytes = reinterpret_cast<const std::byte*>(x->data());
+          image.parts.emplace_back(bytes, bytes + x->size() * sizeof(float));
+        }
+        ++recurrent;
+      }
+    }
+  }
+  return image;
+}
+
+/// What a cache holds now.
+template <class Dev>
+Image image(const memra::Cache<Dev>& cache) {
+  Image out;
+  out.pos = cache.pos();
+  out.len = cache.len();
+  for (std::size_t s = 0; s < cache.n_stages(); ++s) {
+    std::int32_t pos = -1;
+    Dev& dev = cache.stage_dev(s);
+    memra::check(dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(cache.pos_d(s)),
+                              sizeof pos));
+    out.mirrors_agree = out.mirrors_agree && pos == static_cast<std::int32_t>(out.pos);
+  }
+  for (std::size_t il = 0; il < cache.n_layer(); ++il) {
+    Dev& dev = cache.dev(il);
+    std::size_t attention = 0;
+    std::size_t recurrent = 0;
+    for (const memra::StateSpec& spec : cache.config().layers[il].states) {
+      if (std::holds_alternative<memra::AttentionSpec>(spec)) {
+        const auto layer = *cache.kv(il, attention++);
+        if (layer.len != out.len) out.mirrors_agree = false;
+        out.parts.push_back(stand_in::read_rows(dev, layer.k, out.len));
+        out.parts.push_back(stand_in::read_rows(dev, layer.v, out.len));
+      } else {
+        const auto layer = *cache.recur(il, recurrent++);
+        for (const auto& [at, n] :
+             {std::pair{layer.conv, layer.conv_elems()}, std::pair{layer.ssm, layer.ssm_elems()}}) {
+          out.parts.emplace_back(n * sizeof(float));
+          memra::check(
+              dev.download(out.parts.back().data(), reinterpret_cast<const std::byte*>(at), n * sizeof(float)));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+/// Overwrites one byte of device memory with another value; a red arm uses it.
+template <class Dev>
+void spoil(Dev& dev, const void* at) {
+  auto* p = const_cast<std::byte*>(static_cast<const std::byte*>(at));
+  std::byte b{};
+  memra::check(dev.download(&b, p, 1));
+  b ^= std::byte{0x10};
+  memra::check(dev.upload(p, &b, 1));
+}
+
+// --- models ---
+
+inline memra::AttentionSpec attention_spec(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                           memra::Layout layout = memra::Layout::blocks) {
+  memra::AttentionSpec a;
+  a.n_heads = 4;
+  a.n_kv_heads = 2;
+  a.head_dim_k = 32;
+  a.head_dim_v = 32;
+  a.k_format = k;
+  a.v_format = v;
+  a.k_layout = layout;
+  a.v_layout = layout;
+  return a;
+}
+inline memra::RecurrentSpec recurrent_spec(std::size_t d_conv = 4) {
+  memra::RecurrentSpec r;
+  r.n_k_heads = 1;
+  r.n_v_heads = 2;
+  r.d_k = 4;
+  r.d_v = 3;
+  r.d_conv = d_conv;
+  return r;
+}
+
+/// Every shape of layer at once: both kinds in one layer, two of a kind in one layer, none, widths that differ, a
+/// window, a second buffer, and a last layer past the usual fence.
+inline memra::ModelConfig hybrid_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                       memra::Layout layout = memra::Layout::blocks) {
+  memra::AttentionSpec wide = attention_spec(k, v, layout);
+  wide.head_dim_v = 64;
+  wide.window = 5;
+  memra::AttentionSpec narrow = attention_spec(v, k, layout);
+  narrow.n_heads = 1;
+  narrow.n_kv_heads = 1;
+  narrow.v_layout = memra::Layout::blocks;
+  memra::RecurrentSpec other = recurrent_spec(3);
+  other.n_k_heads = 2;
+  other.n_v_heads = 4;
+  memra::RecurrentSpec doubled = recurrent_spec();
+  doubled.second_buffer = true;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::recurrent(recurrent_spec()),
+                memra::full_attention(attention_spec(k, v, layout)),
+                {{other, wide}},
+                memra::no_state(),
+                {{narrow, attention_spec(k, v, layout)}},
+                {{recurrent_spec(), recurrent_spec(2)}},
+                memra::recurrent(doubled),
+                memra::full_attention(narrow)};
+  cfg.n_vocab = 16;
+  return cfg;
+}
+inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0,
+                                          memra::Format v = memra::Format::q5_1) {
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(attention_spec(k, v)), memra::full_attention(attention_spec(v, k))};
+  cfg.n_vocab = 16;
+  return cfg;
+}
+inline memra::ModelConfig recurrent_model() {
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::recurrent(recurrent_spec()), memra::recurrent(recurrent_spec(1))};
+  cfg.n_vocab = 16;
+  return cfg;
+}
+
+}  // namespace memra_test
