@@ -204,7 +204,10 @@ class WrapDev : public ForwardKernels<Dev> {
     const std::size_t whole = policy().whole(n);
     if (whole < n) return Status::failure(ErrorKind::out_of_memory, c.name, 0, n, "%zu bytes and guards do not fit", n);
     auto made = zeroed ? dev_.zeros(whole) : dev_.alloc(whole);
-    if (!made) return made.status();
+    if (!made) {
+      const Status& s = made.status();  // of the size that the caller asked for
+      return whole == n ? s : Status::failure(s.kind(), s.operation(), s.native(), n, "%s", s.text());
+    }
     const WrapBlock at{made->data() + policy().front(), n, made->data(), whole, shared_->born + 1};
     if (Status s = policy().born(dev_, at, zeroed); !s) return s;
     ++shared_->born;
