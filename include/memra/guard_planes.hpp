@@ -2,13 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
 #include <memra/canary_dev.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/error.hpp>
+#include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <span>
 #include <variant>
@@ -30,23 +30,22 @@ auto& canary_of(Dev& dev) noexcept {
   }
 }
 
-/// Address of a plane of a cache, nullptr if the cache does not show it (second buffers).
+/// First byte of a slab of a cache, or nullptr if the cache shows no address in it (it is empty, or of second buffers).
 template <class Dev>
-const std::byte* plane_address(const Cache<Dev>& cache, const PlanePlan& p) noexcept {
-  const auto& states = cache.config().layers[p.layer].states;
-  std::size_t nth = 0;  // of its kind, as kv() and recur() count
-  for (std::size_t i = 0; i < p.state; ++i) nth += states[i].index() == states[p.state].index() ? 1 : 0;
-  switch (p.kind) {
-    case PlaneKind::k:
-      return cache.kv(p.layer, nth)->k.data;
-    case PlaneKind::v:
-      return cache.kv(p.layer, nth)->v.data;
-    case PlaneKind::conv:
-      return reinterpret_cast<const std::byte*>(cache.recur(p.layer, nth)->conv);
-    case PlaneKind::ssm:
-      return reinterpret_cast<const std::byte*>(cache.recur(p.layer, nth)->ssm);
-    case PlaneKind::ssm_alt:
-      break;
+const std::byte* slab_address(const Cache<Dev>& cache, std::size_t device, SlabKind slab) noexcept {
+  const Plan& plan = cache.plan();
+  if (slab == SlabKind::rows) {
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      if (plan.stages[s].device != device) continue;
+      return reinterpret_cast<const std::byte*>(cache.pos_d(s)) - plan.stages[s].pos_offset;
+    }
+  }
+  for (const PlanePlan& p : plan.planes) {
+    if (p.device != device || p.slab != slab || p.kind != PlaneKind::conv) continue;
+    const auto& states = cache.config().layers[p.layer].states;
+    std::size_t nth = 0;  // among the recurrent states, as recur() counts
+    for (std::size_t i = 0; i < p.state; ++i) nth += std::holds_alternative<RecurrentSpec>(states[i]) ? 1 : 0;
+    return reinterpret_cast<const std::byte*>(cache.recur(p.layer, nth)->conv) - p.offset;
   }
   return nullptr;
 }
@@ -54,31 +53,29 @@ const std::byte* plane_address(const Cache<Dev>& cache, const PlanePlan& p) noex
 }  // namespace detail
 
 /// Guards every gap of the slabs of a cache: between planes, behind the 8-byte tail pads, around the stages' positions.
-/// Call it right after create (or from_prefix), before a snapshot. Not guarded: a rows slab without any attention plane
-/// and second buffers, whose addresses a cache does not show; their allocations are guarded at both ends as all are.
+/// Call it right after create (or from_prefix). Second buffers, whose addresses a cache does not show, have only the
+/// guards of their allocation.
 ///
 /// @return what CanaryDev::guard or synchronize said
 template <class Dev>
 Status guard_planes(const Cache<Dev>& cache) {
   const Plan& plan = cache.plan();
-  for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::size_t device = plan.stages[s].device;
+    Dev& dev = cache.stage_dev(s);
+    if (Status f = dev.synchronize(); !f) return f;  // what a queue still holds must not overwrite fresh guards
     for (const SlabKind slab : {SlabKind::rows, SlabKind::state}) {
+      const std::byte* start = detail::slab_address(cache, device, slab);
+      if (start == nullptr) continue;
       std::vector<ByteRange> payload;
-      const std::byte* start = nullptr;
-      Dev* dev = nullptr;
       for (const PlanePlan& p : plan.planes) {
-        if (p.device != d || p.slab != slab) continue;
-        payload.push_back({p.offset, p.payload + p.tail_pad});
-        start = detail::plane_address(cache, p) - p.offset;
-        dev = &cache.dev(p.layer);
+        if (p.device == device && p.slab == slab) payload.push_back({p.offset, p.payload + p.tail_pad});
       }
-      if (dev == nullptr) continue;
-      for (const StagePlan& s : plan.stages) {
-        if (slab == SlabKind::rows && s.device == d) payload.push_back({s.pos_offset, sizeof(std::int32_t)});
+      for (const StagePlan& st : plan.stages) {
+        if (slab == SlabKind::rows && st.device == device) payload.push_back({st.pos_offset, sizeof(std::int32_t)});
       }
       std::sort(payload.begin(), payload.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
-      if (Status s = dev->synchronize(); !s) return s;  // what a queue still holds must not overwrite fresh guards
-      if (Status s = detail::canary_of(*dev).guard(start, plan.devices[d].bytes(slab), payload); !s) return s;
+      if (Status f = detail::canary_of(dev).guard(start, plan.devices[device].bytes(slab), payload); !f) return f;
     }
   }
   return {};

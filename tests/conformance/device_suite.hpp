@@ -342,7 +342,8 @@ void copy_properties(std::vector<Property>& out) {
                      for (auto& item : items) item = {};
                      r.that(dev.copy_batch(items.data(), 0), "copy_batch of nothing");
                      r.that(read(dev, dst->data(), 1000) == want, "copy_batch differs from its copies");
-                     const memra::CopyItem overlap{dst->data(), dst->data() + 5, 10};
+                     volatile std::size_t few = 5;  // else the compiler warns of the copy that is refused
+                     const memra::CopyItem overlap{dst->data(), dst->data() + few, 10};
                      r.that(dev.copy_batch(&overlap, 1).kind() == memra::ErrorKind::bad_argument,
                             "overlap not refused");
                    }});

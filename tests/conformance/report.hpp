@@ -66,12 +66,22 @@ class Made {
 template <class Make>
 using DevOf = std::remove_reference_t<decltype(std::declval<Made<Make>&>().dev())>;
 
+/// Runs one property; an Error that escapes from it is one of its failures.
+inline Report attempt(const Property& property) {
+  Report report;
+  try {
+    property.run(report);
+  } catch (const memra::Error& e) {
+    report.that(false, e.what());
+  }
+  return report;
+}
+
 /// Runs properties and prints one line for each; @return how many failed.
 inline int run(const std::vector<Property>& properties, const char* device) {
   int failed = 0;
   for (const Property& p : properties) {
-    Report report;
-    p.run(report);
+    const Report report = attempt(p);
     failed += report.ok() ? 0 : 1;
     std::printf("%s %s: %s\n%s", report.ok() ? "ok    " : "FAILED", device, p.name.c_str(), report.text().c_str());
   }
