@@ -319,8 +319,9 @@ void copy_properties(std::vector<Property>& out) {
                      r.that(dev.copy(b->data() + far + 64, b->data() + far, 64), "copy beyond 4 GiB");
                      r.that(read(dev, b->data() + far + 64, 64) == host, "bytes beyond 4 GiB are wrong");
                      r.that(all(read(dev, b->data() + 4096, 64), 64, std::byte{9}), "an offset was cut to 32 bits");
-                     r.that(dev.copy(b->data(), b->data() + 1, far).kind() == memra::ErrorKind::bad_argument,
-                            "overlap of ranges above 4 GiB was not seen");
+                     r.that(dev.copy(b->data(), b->data() + 1, std::size_t{4} << 30).kind() ==
+                                memra::ErrorKind::bad_argument,
+                            "a count of 4 GiB was cut to 32 bits: overlap was not seen");
                    }});
   }
   if constexpr (memra::BatchedCopyDev<DevOf<Make>>) {
