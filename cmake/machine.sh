@@ -33,7 +33,7 @@ lacking() {
   done
 }
 
-# Runs apt-get as root, or fails. Never asks for a password and never reads our stdin.
+# as_root COMMAND...: as root, or fails. Never asks for a password and never reads our stdin.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@" </dev/null
   elif have sudo && sudo -n true 2>/dev/null; then sudo -n "$@" </dev/null
@@ -43,13 +43,13 @@ as_root() {
 
 # install PACKAGE...: returns 1 if they could not be installed here.
 install() {
-  have apt-get || return 1
-  echo "== installing: $*"
+  have apt-get && as_root true || return 1
+  echo "== installing: $*" >&2
   if [ -z "${apt_lists_are_fresh:-}" ]; then
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || return 1
     apt_lists_are_fresh=yes
   fi
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
 # require PACKAGE...: installs what is missing, or names it and exits 1.
@@ -73,7 +73,7 @@ require() {
 wish() {
   missing=$(lacking "$@" | tr '\n' ' ')
   # shellcheck disable=SC2086
-  [ -z "$missing" ] || for package in $missing; do install "$package" >&2 || true; done
+  [ -z "$missing" ] || for package in $missing; do install "$package" || true; done
   lacking "$@"
 }
 

@@ -74,12 +74,14 @@ constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, 
 
 }  // namespace detail
 
+// Not inlined: one call per row is nothing, and g++ would warn of the branches for formats that the caller rules out.
+
 /// Encodes `n` elements into contiguous blocks of the `blocks` layout.
 ///
 /// @param x    [n] f32
 /// @param dst  [row_bytes(format, n)] any alignment; must not overlap x
 /// @pre whole_blocks(format, n)
-inline void encode(Format format, const float* x, std::byte* dst, std::size_t n) noexcept {
+[[gnu::noinline]] inline void encode(Format format, const float* x, std::byte* dst, std::size_t n) noexcept {
   detail::with_format(format, [=]<Format F>() {
     detail::encode_blocks<F>(x, n / facts(F).block_elems, detail::blocks_cursor<detail::BlockCursor>(F, dst));
   });
@@ -90,7 +92,7 @@ inline void encode(Format format, const float* x, std::byte* dst, std::size_t n)
 /// @param src  [row_bytes(format, n)] any alignment; must not overlap y
 /// @param y    [n] f32
 /// @pre whole_blocks(format, n)
-inline void decode(Format format, const std::byte* src, float* y, std::size_t n) noexcept {
+[[gnu::noinline]] inline void decode(Format format, const std::byte* src, float* y, std::size_t n) noexcept {
   detail::with_format(format, [=]<Format F>() {
     detail::decode_blocks<F>(detail::blocks_cursor<detail::ConstBlockCursor>(F, src), n / facts(F).block_elems, y);
   });
@@ -101,7 +103,7 @@ inline void decode(Format format, const std::byte* src, float* y, std::size_t n)
 /// @param plane     in host memory
 /// @param phys_row  physical row (stream row - plane.base), below plane.phys_rows()
 /// @param x         [plane.shape.width] f32
-inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float* x) noexcept {
+[[gnu::noinline]] inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float* x) noexcept {
   detail::with_format(plane.shape.format, [&]<Format F>() {
     detail::encode_blocks<F>(x, plane.shape.width / facts(F).block_elems,
                              detail::row_cursor<detail::BlockCursor>(plane, phys_row, 0));
@@ -114,8 +116,8 @@ inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float
 /// @param phys_row  physical row (stream row - plane.base), below plane.phys_rows()
 /// @param y         [n] f32
 /// @pre first and n are whole blocks; first + n <= plane.shape.width
-inline void decode_row(const ConstPlaneView& plane, std::size_t phys_row, std::size_t first, std::size_t n,
-                       float* y) noexcept {
+[[gnu::noinline]] inline void decode_row(const ConstPlaneView& plane, std::size_t phys_row, std::size_t first,
+                                         std::size_t n, float* y) noexcept {
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
     detail::decode_blocks<F>(detail::row_cursor<detail::ConstBlockCursor>(plane, phys_row, first / elems), n / elems,

@@ -85,7 +85,10 @@ class DflashKv {
     /// Planes of layer `l`; block_rows is rows(), and *len_d is first(). A view without planes, which every op refuses,
     /// if these rows are over or there is no such layer: it would be at other rows by now.
     DraftView view(std::size_t l) const noexcept {
-      return state_->turn == turn_ && l < state_->cfg.n_layer ? state_->view(l, rows_) : DraftView{};
+      if (state_->turn == turn_ && l < state_->cfg.n_layer) return state_->view(l, rows_);
+      DraftView over;
+      over.block_rows = rows_;  // not 0: an op over no rows would be no refusal
+      return over;
     }
 
    private:

@@ -5,9 +5,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/engine"
-echo '#include <memra/ops.hpp>' >"$dir/good.cpp"
+printf '#include <memra/ops.hpp>\nint x = engine::detail::f();\n' >"$dir/good.cpp"
 sh "$here/check_examples.sh" "$dir" >/dev/null || { echo "a good example is refused"; exit 1; }
-for line in '#include <memra/detail/scratch.hpp>' 'auto x = memra::detail::f();' 'using detail::f;'; do
+for line in '#include <memra/detail/scratch.hpp>' 'auto x = memra::detail::f();' 'using memra::detail::f;'; do
   echo "$line" >"$dir/engine/bad.hpp"
   if sh "$here/check_examples.sh" "$dir" >/dev/null; then echo "NOT NOTICED: $line"; exit 1; fi
 done

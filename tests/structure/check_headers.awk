@@ -113,8 +113,17 @@ function parse(code,    i, c) {
   if (statement ~ /^} +[A-Za-z]/ && scope[depth] != "N") statement = substr(statement, 2)
 }
 
-function end_file() {
+function end_file(    name) {
   if (last == "") return
+  # Macros that the file does not take back are seen by users.
+  for (name in file_macros) {
+    macros[name] = 1
+    if (++macro_count > 4) {
+      print last ":" file_macros[name] ": macro: `" name "` is macro number " macro_count "; four are enough"
+      failures++
+    }
+    delete file_macros[name]
+  }
   if (!once && !half) {
     print last ":1: pragma-once: no `#pragma once`"
     failures++
@@ -157,10 +166,12 @@ FNR == 1 {
     sub(/^[ \t]*#[ \t]*define[ \t]+/, "", name)
     sub(/[^A-Za-z0-9_].*/, "", name)
     if (name !~ /^MEMRA_/) report("macro", "`" name "` does not begin with MEMRA_")
-    else if (!(name in macros)) {
-      macros[name] = 1
-      if (++macro_count > 4) report("macro", "`" name "` is macro number " macro_count "; four are enough")
-    }
+    else if (!(name in macros) && !(name in file_macros)) file_macros[name] = FNR
+  }
+  if (code ~ /^[ \t]*#[ \t]*undef[ \t]/) {
+    name = code
+    gsub(/^[ \t]*#[ \t]*undef[ \t]+|[ \t]+$/, "", name)
+    delete file_macros[name]
   }
   if (code ~ /^[ \t]*#[ \t]*include/) {
     if ($0 !~ /#[ \t]*include[ \t]+<(memra\/[a-z0-9_\/]+\.(hpp|inc)|[a-z0-9_]+)>/ &&

@@ -121,6 +121,12 @@ arm macro zlast.hpp "#pragma once
 #define MEMRA_THREE 1
 #define MEMRA_FOUR 1
 #define MEMRA_FIVE 1"
+clean zlast.hpp "#pragma once
+#define MEMRA_TWO 1
+#define MEMRA_THREE 1
+#define MEMRA_FOUR 1
+#define MEMRA_FIVE 1
+#undef MEMRA_FIVE"
 arm pragma-once bad.hpp "namespace memra {}"
 clean detail/strict_fp_push.hpp "#pragma GCC push_options"
 arm include bad.hpp '#pragma once

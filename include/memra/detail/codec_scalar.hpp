@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memra/detail/fp8.hpp>
 #include <memra/detail/half.hpp>
 #include <memra/detail/platform.hpp>
@@ -49,13 +48,13 @@ MEMRA_HD constexpr float block_input(float x) noexcept {
   const std::uint32_t a = f32_bits(x) & 0x7FFFFFFFU;
   if (a < f32_inf_bits) return x;
   if (a > f32_inf_bits) return 0.0F;
-  return x > 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::lowest();
+  return x > 0 ? f32_max : -f32_max;
 }
 
 /// 1 / d, or 0 where the quants are to be 0: d is zero or not finite, or so small that its inverse is not finite.
 MEMRA_HD constexpr float inverse_scale(float d) noexcept {
   if (d == 0.0F || (f32_bits(d) & 0x7FFFFFFFU) >= f32_inf_bits) return 0.0F;
-  const float id = 1.0F / d;
+  const float id = quotient(1.0F, d);
   return (f32_bits(id) & 0x7FFFFFFFU) >= f32_inf_bits ? 0.0F : id;
 }
 
@@ -79,7 +78,7 @@ MEMRA_HD inline void scalar_encode_q8_0(const float* in, std::byte* quants, std:
     const float a = x < 0 ? -x : x;
     if (amax < a) amax = a;
   }
-  const float d = amax / 127.0F;
+  const float d = quotient(amax, 127.0F);
   const float id = inverse_scale(d);
   for (int i = 0; i < 32; ++i) {
     const int q = round_half_away(product(block_input(in[i]), id));
@@ -90,14 +89,14 @@ MEMRA_HD inline void scalar_encode_q8_0(const float* in, std::byte* quants, std:
 
 MEMRA_HD inline void scalar_encode_q5_1(const float* in, std::byte* quants, std::byte* fifths,
                                         std::byte* scale) noexcept {
-  float min = std::numeric_limits<float>::max();
-  float max = std::numeric_limits<float>::lowest();
+  float min = f32_max;
+  float max = -f32_max;
   for (int i = 0; i < 32; ++i) {
     const float x = block_input(in[i]);
     if (x < min) min = x;  // of zeros the first stays, and with it its sign
     if (x > max) max = x;
   }
-  const float d = (max - min) / 31.0F;
+  const float d = quotient(max - min, 31.0F);
   const float id = inverse_scale(d);
   std::uint32_t fifth = 0;
   for (int i = 0; i < 16; ++i) {
@@ -125,7 +124,7 @@ MEMRA_HD inline void scalar_encode_q4_0(const float* in, std::byte* quants, std:
       largest = x;
     }
   }
-  const float d = largest / -8.0F;
+  const float d = quotient(largest, -8.0F);
   const float id = inverse_scale(d);
   for (int i = 0; i < 16; ++i) {
     const auto q0 = static_cast<std::uint32_t>(product(block_input(in[i]), id) + 8.5F);

@@ -13,6 +13,7 @@ MEMRA_HD constexpr float f32_from_bits(std::uint32_t u) noexcept {
   return __builtin_bit_cast(float, u);
 }
 
+inline constexpr float f32_max = 0x1.fffffep127F;  ///< a constant: device code cannot call numeric_limits
 inline constexpr std::uint32_t f32_inf_bits = 0x7F800000U;
 inline constexpr std::uint32_t f32_nan_bits = 0x7FC00000U;  ///< the quiet NaN without payload
 

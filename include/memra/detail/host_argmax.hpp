@@ -26,11 +26,11 @@ struct ArgmaxBody {
   float largest(const float* row) const noexcept {
     float best[lanes];
     for (float& b : best) b = -std::numeric_limits<float>::infinity();
-    std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
+    const std::size_t whole = n - n % lanes;
+    for (std::size_t i = 0; i < whole; i += lanes) {
       for (std::size_t j = 0; j < lanes; ++j) best[j] = row[i + j] > best[j] ? row[i + j] : best[j];
     }
-    for (; i < n; ++i) best[0] = row[i] > best[0] ? row[i] : best[0];
+    for (std::size_t i = whole; i < n; ++i) best[0] = row[i] > best[0] ? row[i] : best[0];
     for (std::size_t j = 1; j < lanes; ++j) best[0] = best[j] > best[0] ? best[j] : best[0];
     return best[0];
   }
@@ -38,7 +38,7 @@ struct ArgmaxBody {
   // Whole groups are tested without a branch per element; the group with a hit is searched again.
   std::int32_t first_equal(const float* row, float value) const noexcept {
     std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
+    for (; i < n - n % lanes; i += lanes) {
       unsigned hit = 0;
       for (std::size_t j = 0; j < lanes; ++j) hit |= row[i + j] == value ? 1U : 0U;
       if (hit != 0) break;

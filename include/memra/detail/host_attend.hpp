@@ -8,6 +8,7 @@
 #include <memra/codec.hpp>
 #include <memra/detail/host_attend_tile.hpp>
 #include <memra/detail/host_scratch.hpp>
+#include <memra/detail/host_turn.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
@@ -88,24 +89,47 @@ struct AttendBody {
     constexpr auto tile = static_cast<std::int64_t>(attend_tile);
     for (std::int64_t start = lo / tile * tile; start < hi; start += tile) {
       load_tile(head, kv_head, start, std::max(lo, start), std::min(hi, start + tile));
-      for (std::size_t n = 0; n < queries; n += attend_queries<Simd>) {
-        AttendQueries some{};
-        some.count = std::min(attend_queries<Simd>, queries - n);
-        some.first = n;
-        for (std::size_t j = 0; j < some.count; ++j) {
-          const Range seen = visible(r0 + (n + j) / group);
-          some.begin[j] = static_cast<std::size_t>(std::clamp<std::int64_t>(seen.lo - start, 0, tile));
-          some.end[j] = static_cast<std::size_t>(std::clamp<std::int64_t>(seen.hi - start, 0, tile));
-          some.opens[j] = seen.lo >= start;
-          some.out[j] = a.out + q_at(n + j) * head.dv;
-        }
-        attend_one_tile<Simd>(head, some);
+      TileRow seen[attend_block_rows];
+      for (std::size_t i = 0; i < rows; ++i) {
+        const Range range = visible(r0 + i);
+        seen[i] = {static_cast<std::size_t>(std::clamp<std::int64_t>(range.lo - start, 0, tile)),
+                   static_cast<std::size_t>(std::clamp<std::int64_t>(range.hi - start, 0, tile)), range.lo >= start};
       }
+      // Two passes, so that the tile of K stays in L1 for all queries, then the tile of V.
+      float* out = a.out + (r0 * a.n_heads + kv_head * group) * head.dv;
+      each_group(seen, rows, group, out, [&](const AttendQueries& some) { weigh_queries<Simd>(head, some); });
+      each_group(seen, rows, group, out, [&](const AttendQueries& some) { gather_queries<Simd>(head, some); });
     }
     for (std::size_t n = 0; n < queries; ++n) {
       const Range seen = visible(r0 + n / group);
       if (seen.lo < seen.hi) divide<Simd>(a.out + q_at(n) * head.dv, head.l[n], head.dv);
     }
+  }
+
+  struct TileRow {
+    std::size_t begin;
+    std::size_t end;
+    bool opens;
+  };
+
+  // Calls f for the block's queries in order, up to max_attend_queries of them at a time; neighbours may belong to two
+  // rows.
+  template <class Fn>
+  void each_group(const TileRow* seen, std::size_t rows, std::size_t group, float* out, const Fn& f) const noexcept {
+    AttendQueries some;
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t g = 0; g < group; ++g) {
+        some.begin[some.count] = seen[i].begin;
+        some.end[some.count] = seen[i].end;
+        some.opens[some.count] = seen[i].opens;
+        some.out[some.count] = out + (i * a.n_heads + g) * kv.head_dim_v;
+        if (++some.count < max_attend_queries) continue;
+        f(some);
+        some.first += some.count;
+        some.count = 0;
+      }
+    }
+    if (some.count != 0) f(some);
   }
 
   // Decodes stream rows [first, last) of the tile that starts at `start`: K with keys in lanes, V row by row. Lanes

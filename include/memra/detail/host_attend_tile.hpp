@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <memra/detail/host_dot.hpp>
+#include <memra/detail/host_reg.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/simd.hpp>
@@ -12,19 +13,15 @@
 
 namespace memra::detail {
 
-/// Wide vectors of keys or values that one pass holds, and queries that share the pass: their sums and one vector of
-/// operands each fit the registers (32 of 64 bytes, 16 of the smaller ones).
+/// Registers of keys or values that one pass holds; max_attend_queries queries share the pass. Their sums and one
+/// register of operands each fit: of 64-byte registers there are 32, of the smaller ones 16.
 template <class Simd>
-inline constexpr std::size_t attend_vectors = 1;
-template <class Simd>
-inline constexpr std::size_t attend_queries = 2;
+inline constexpr std::size_t attend_regs = 2;
+template <>
+inline constexpr std::size_t attend_regs<PortableSimd> = 1;
 #if MEMRA_DETAIL_VECTORS()
 template <>
-inline constexpr std::size_t attend_vectors<VectorSimd<64>> = 4;
-template <>
-inline constexpr std::size_t attend_queries<VectorSimd<64>> = 4;
-template <>
-inline constexpr std::size_t attend_queries<VectorSimd<32>> = 4;
+inline constexpr std::size_t attend_regs<VectorSimd<64>> = 4;
 #endif
 inline constexpr std::size_t max_attend_queries = 4;
 
@@ -51,61 +48,64 @@ struct AttendQueries {
   float* out[max_attend_queries] = {};  ///< [dv] running sum of weighted values
 };
 
-/// Scores of NQ queries against NV vectors of keys: one accumulator per query and key, d ascending.
-template <class Simd, std::size_t NQ, std::size_t NV>
+/// Scores of NQ queries against NR registers of keys: one accumulator per query and key, d ascending.
+template <class Simd, std::size_t NQ, std::size_t NR>
 inline void score_keys(const float* keys, std::size_t dk, const float* q, float* s) noexcept {
-  using F = F32x16<Simd>;
-  F sum[NQ][NV];
+  using R = Reg<Simd>;
+  typename R::T sum[NQ][NR];
   for (std::size_t i = 0; i < NQ; ++i) {
-    for (std::size_t j = 0; j < NV; ++j) sum[i][j] = F::zero();
+    for (std::size_t j = 0; j < NR; ++j) sum[i][j] = R::zero();
   }
   for (std::size_t d = 0; d < dk; ++d) {
-    F k[NV];
-    for (std::size_t j = 0; j < NV; ++j) k[j] = F::load(keys + d * attend_tile + j * simd_lanes);
+    typename R::T k[NR];
+    for (std::size_t j = 0; j < NR; ++j) k[j] = R::load(keys + d * attend_tile + j * R::lanes);
     for (std::size_t i = 0; i < NQ; ++i) {
-      const F x = F::broadcast(q[i * dk + d]);
-      for (std::size_t j = 0; j < NV; ++j) sum[i][j] = sum[i][j] + x * k[j];
+      const typename R::T x = R::broadcast(q[i * dk + d]);
+      for (std::size_t j = 0; j < NR; ++j) sum[i][j] = sum[i][j] + R::product(x, k[j]);
     }
   }
   for (std::size_t i = 0; i < NQ; ++i) {
-    for (std::size_t j = 0; j < NV; ++j) sum[i][j].store(s + i * attend_tile + j * simd_lanes);
+    for (std::size_t j = 0; j < NR; ++j) R::store(s + i * attend_tile + j * R::lanes, sum[i][j]);
   }
 }
 
-/// o += p * v for NQ queries, NV vectors of o and keys [begin, end) ascending.
-template <class Simd, std::size_t NQ, std::size_t NV>
+/// o += p * v for NQ queries, NR registers of o and keys [begin, end) ascending.
+template <class Simd, std::size_t NQ, std::size_t NR>
 inline void add_values(const float* values, std::size_t dv, const float* p, std::size_t begin, std::size_t end,
                        float* const* out, std::size_t d) noexcept {
-  using F = F32x16<Simd>;
-  F sum[NQ][NV];
+  using R = Reg<Simd>;
+  typename R::T sum[NQ][NR];
   for (std::size_t i = 0; i < NQ; ++i) {
-    for (std::size_t j = 0; j < NV; ++j) sum[i][j] = F::load(out[i] + d + j * simd_lanes);
+    for (std::size_t j = 0; j < NR; ++j) sum[i][j] = R::load(out[i] + d + j * R::lanes);
   }
   for (std::size_t key = begin; key < end; ++key) {
-    F v[NV];
-    for (std::size_t j = 0; j < NV; ++j) v[j] = F::load(values + key * dv + d + j * simd_lanes);
+    typename R::T v[NR];
+    for (std::size_t j = 0; j < NR; ++j) v[j] = R::load(values + key * dv + d + j * R::lanes);
     for (std::size_t i = 0; i < NQ; ++i) {
-      const F w = F::broadcast(p[i * attend_tile + key]);
-      for (std::size_t j = 0; j < NV; ++j) sum[i][j] = sum[i][j] + w * v[j];
+      const typename R::T w = R::broadcast(p[i * attend_tile + key]);
+      for (std::size_t j = 0; j < NR; ++j) sum[i][j] = sum[i][j] + R::product(w, v[j]);
     }
   }
   for (std::size_t i = 0; i < NQ; ++i) {
-    for (std::size_t j = 0; j < NV; ++j) sum[i][j].store(out[i] + d + j * simd_lanes);
+    for (std::size_t j = 0; j < NR; ++j) R::store(out[i] + d + j * R::lanes, sum[i][j]);
   }
 }
 
-/// add_values over all of o: wide steps, then single vectors, then single elements.
+/// add_values over all of o: wide steps, then single registers, then single elements.
 template <class Simd, std::size_t NQ>
 inline void add_range(const AttendHead& head, const float* p, std::size_t begin, std::size_t end,
                       float* const* out) noexcept {
-  constexpr std::size_t wide = attend_vectors<Simd> * simd_lanes;
-  std::size_t d = 0;
-  for (; d + wide <= head.dv; d += wide) {
-    add_values<Simd, NQ, attend_vectors<Simd>>(head.values, head.dv, p, begin, end, out, d);
+  constexpr std::size_t lanes = Reg<Simd>::lanes;
+  constexpr std::size_t wide = attend_regs<Simd> * lanes;
+  const std::size_t whole = head.dv - head.dv % lanes;
+  const std::size_t stepped = head.dv - head.dv % wide;
+  for (std::size_t d = 0; d < stepped; d += wide) {
+    add_values<Simd, NQ, attend_regs<Simd>>(head.values, head.dv, p, begin, end, out, d);
   }
-  for (; d + simd_lanes <= head.dv; d += simd_lanes)
+  for (std::size_t d = stepped; d < whole; d += lanes) {
     add_values<Simd, NQ, 1>(head.values, head.dv, p, begin, end, out, d);
-  for (; d < head.dv; ++d) {
+  }
+  for (std::size_t d = whole; d < head.dv; ++d) {
     for (std::size_t i = 0; i < NQ; ++i) {
       float sum = out[i][d];
       for (std::size_t key = begin; key < end; ++key) {
@@ -145,25 +145,33 @@ inline void softmax_tile(float* p, std::size_t begin, std::size_t end, bool open
   l = l + sum(lanes);
 }
 
+/// Scores and weights of NQ queries in one tile.
 template <class Simd, std::size_t NQ>
-inline void tile_of(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void weigh(const AttendHead& head, const AttendQueries& some) noexcept {
   bool any = false;
   for (std::size_t i = 0; i < NQ; ++i) any = any || some.begin[i] < some.end[i];
   if (!any) return;
   float* p = head.p + some.first * attend_tile;
   const float* q = head.q + some.first * head.dk;
-  constexpr std::size_t wide = attend_vectors<Simd> * simd_lanes;
+  constexpr std::size_t wide = attend_regs<Simd> * Reg<Simd>::lanes;
   for (std::size_t j = 0; j < attend_tile; j += wide) {
-    score_keys<Simd, NQ, attend_vectors<Simd>>(head.keys + j, head.dk, q, p + j);
+    score_keys<Simd, NQ, attend_regs<Simd>>(head.keys + j, head.dk, q, p + j);
   }
-  // Keys that all of these queries see are taken together; the ragged ends one query at a time, in the same order.
+  for (std::size_t i = 0; i < NQ; ++i) {
+    if (some.begin[i] >= some.end[i]) continue;
+    softmax_tile<Simd>(p + i * attend_tile, some.begin[i], some.end[i], some.opens[i], head.m[some.first + i],
+                       head.l[some.first + i], some.out[i], head.dv);
+  }
+}
+
+/// Weighted values of NQ queries in one tile. Keys that all of them see are taken together; the ragged ends one query
+/// at a time, in the same order.
+template <class Simd, std::size_t NQ>
+inline void gather(const AttendHead& head, const AttendQueries& some) noexcept {
+  const float* p = head.p + some.first * attend_tile;
   std::size_t common = 0;
   std::size_t common_end = attend_tile;
   for (std::size_t i = 0; i < NQ; ++i) {
-    if (some.begin[i] < some.end[i]) {
-      softmax_tile<Simd>(p + i * attend_tile, some.begin[i], some.end[i], some.opens[i], head.m[some.first + i],
-                         head.l[some.first + i], some.out[i], head.dv);
-    }
     common = std::max(common, some.begin[i]);
     common_end = std::min(common_end, some.end[i]);
   }
@@ -179,25 +187,33 @@ inline void tile_of(const AttendHead& head, const AttendQueries& some) noexcept 
   }
 }
 
-/// One tile for some.count queries.
+/// weigh for some.count queries.
 template <class Simd>
-inline void attend_one_tile(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void weigh_queries(const AttendHead& head, const AttendQueries& some) noexcept {
   switch (some.count) {
     case 4:
-      return tile_of<Simd, 4>(head, some);
+      return weigh<Simd, 4>(head, some);
     case 3:
-      return tile_of<Simd, 3>(head, some);
+      return weigh<Simd, 3>(head, some);
     case 2:
-      return tile_of<Simd, 2>(head, some);
+      return weigh<Simd, 2>(head, some);
     default:
-      return tile_of<Simd, 1>(head, some);
+      return weigh<Simd, 1>(head, some);
   }
 }
 
-/// Writes n <= 16 rows of `width` elements as n lanes: keys[d * 64 + j] = rows[j * width + d].
-inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float* keys) noexcept {
-  for (std::size_t d = 0; d < width; ++d) {
-    for (std::size_t j = 0; j < n; ++j) keys[d * attend_tile + j] = rows[j * width + d];
+/// gather for some.count queries.
+template <class Simd>
+inline void gather_queries(const AttendHead& head, const AttendQueries& some) noexcept {
+  switch (some.count) {
+    case 4:
+      return gather<Simd, 4>(head, some);
+    case 3:
+      return gather<Simd, 3>(head, some);
+    case 2:
+      return gather<Simd, 2>(head, some);
+    default:
+      return gather<Simd, 1>(head, some);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memra/detail/host_turn.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
@@ -21,7 +22,7 @@ template <class Simd>
 struct ConvBody {
   using F = F32x16<Simd>;
 
-  static constexpr std::size_t channels = 32;  ///< per item: one or two vectors of every array in registers or L1
+  static constexpr std::size_t channels = 32;  ///< per item: whole vectors, and all local arrays stay in L1
   static constexpr std::size_t max_taps = 8;   ///< longest kernel that is transposed into local arrays; longer: direct
 
   RecurView r;
@@ -48,9 +49,9 @@ struct ConvBody {
     float bias[channels];
     for (std::size_t c = 0; c < channels; ++c) {
       bias[c] = a.bias != nullptr ? a.bias[first + c] : 0.0F;
-      for (std::size_t j = 0; j < taps; ++j) w[j][c] = a.weight[(first + c) * taps + j];
       for (std::size_t j = 0; j + 1 < taps; ++j) line[j][c] = r.conv[(first + c) * (taps - 1) + j];
     }
+    turn_weights(first, w);
     std::size_t next = taps - 1;  // row of `line` that takes the next input
     for (std::size_t t = 0; t < r.rows; ++t) {
       const float* x = a.x + t * width + first;
@@ -72,6 +73,20 @@ struct ConvBody {
     for (std::size_t j = 0; j + 1 < taps; ++j) {
       row = row + 1 == taps ? 0 : row + 1;
       for (std::size_t c = 0; c < channels; ++c) r.conv[(first + c) * (taps - 1) + j] = line[row][c];
+    }
+  }
+
+  // w[j][c] = weight of tap j and channel first + c. Four taps are what every model has.
+  void turn_weights(std::size_t first, float (&w)[max_taps][channels]) const noexcept {
+    const float* from = a.weight + first * r.d_conv;
+#if MEMRA_DETAIL_VECTORS()
+    if (r.d_conv == 4) {
+      for (std::size_t c = 0; c < channels; c += 4) turn_4x4(from + c * 4, 4, w[0] + c, channels);
+      return;
+    }
+#endif
+    for (std::size_t c = 0; c < channels; ++c) {
+      for (std::size_t j = 0; j < r.d_conv; ++j) w[j][c] = from[c * r.d_conv + j];
     }
   }
 

@@ -25,9 +25,9 @@ template <class Simd>
 inline float dot16(const float* x, const float* y, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   F lanes = F::zero();
-  std::size_t i = 0;
-  for (; i + simd_lanes <= n; i += simd_lanes) lanes = lanes + F::load(x + i) * F::load(y + i);
-  return sum(dot_rest(lanes, x, y, i, n));
+  const std::size_t whole = n - n % simd_lanes;
+  for (std::size_t i = 0; i < whole; i += simd_lanes) lanes = lanes + F::load(x + i) * F::load(y + i);
+  return sum(dot_rest(lanes, x, y, whole, n));
 }
 
 /// y[i] = y[i] + factor * x[i].
@@ -35,9 +35,9 @@ template <class Simd>
 inline void add_scaled(float* y, const float* x, float factor, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F f = F::broadcast(factor);
-  std::size_t i = 0;
-  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(y + i) + f * F::load(x + i)).store(y + i);
-  for (; i < n; ++i) y[i] = y[i] + product(factor, x[i]);
+  const std::size_t whole = n - n % simd_lanes;
+  for (std::size_t i = 0; i < whole; i += simd_lanes) (F::load(y + i) + f * F::load(x + i)).store(y + i);
+  for (std::size_t i = whole; i < n; ++i) y[i] = y[i] + product(factor, x[i]);
 }
 
 /// y[i] = x[i] * factor. y may be x.
@@ -45,9 +45,9 @@ template <class Simd>
 inline void scale(float* y, const float* x, float factor, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F f = F::broadcast(factor);
-  std::size_t i = 0;
-  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(x + i) * f).store(y + i);
-  for (; i < n; ++i) y[i] = product(x[i], factor);
+  const std::size_t whole = n - n % simd_lanes;
+  for (std::size_t i = 0; i < whole; i += simd_lanes) (F::load(x + i) * f).store(y + i);
+  for (std::size_t i = whole; i < n; ++i) y[i] = product(x[i], factor);
 }
 
 /// y[i] = y[i] / divisor.
@@ -55,9 +55,9 @@ template <class Simd>
 inline void divide(float* y, float divisor, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F f = F::broadcast(divisor);
-  std::size_t i = 0;
-  for (; i + simd_lanes <= n; i += simd_lanes) (F::load(y + i) / f).store(y + i);
-  for (; i < n; ++i) y[i] = y[i] / divisor;
+  const std::size_t whole = n - n % simd_lanes;
+  for (std::size_t i = 0; i < whole; i += simd_lanes) (F::load(y + i) / f).store(y + i);
+  for (std::size_t i = whole; i < n; ++i) y[i] = y[i] / divisor;
 }
 
 /// p[i] = exp_f32(p[i] - m).
@@ -65,9 +65,9 @@ template <class Simd>
 inline void exp_less(float* p, float m, std::size_t n) noexcept {
   using F = F32x16<Simd>;
   const F all_m = F::broadcast(m);
-  std::size_t i = 0;
-  for (; i + simd_lanes <= n; i += simd_lanes) exp_f32(F::load(p + i) - all_m).store(p + i);
-  for (; i < n; ++i) p[i] = exp_f32(p[i] - m);
+  const std::size_t whole = n - n % simd_lanes;
+  for (std::size_t i = 0; i < whole; i += simd_lanes) exp_f32(F::load(p + i) - all_m).store(p + i);
+  for (std::size_t i = whole; i < n; ++i) p[i] = exp_f32(p[i] - m);
 }
 
 }  // namespace memra::detail

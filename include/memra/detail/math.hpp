@@ -51,12 +51,12 @@ MEMRA_HD constexpr float exp_f32(float x) noexcept {
 
 /// 1 / (1 + e^-x): 0 below about -88.7, where e^-x overflows.
 MEMRA_HD constexpr float sigmoid_f32(float x) noexcept {
-  return 1.0F / (1.0F + exp_f32(-x));
+  return quotient(1.0F, 1.0F + exp_f32(-x));
 }
 
 /// x * sigmoid(x) as x / (1 + e^-x): -0 below about -88.7, NaN at -infinity.
 MEMRA_HD constexpr float silu_f32(float x) noexcept {
-  return x / (1.0F + exp_f32(-x));
+  return quotient(x, 1.0F + exp_f32(-x));
 }
 
 /// exp_f32 of every lane, with the same bits.

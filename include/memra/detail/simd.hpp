@@ -68,6 +68,9 @@ struct I32x16<PortableSimd> {
   friend I32x16 operator&(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.bits(i) & b.bits(i); });
   }
+  friend I32x16 operator^(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.bits(i) ^ b.bits(i); });
+  }
   friend I32x16 operator|(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.bits(i) | b.bits(i); });
   }
@@ -85,6 +88,10 @@ struct I32x16<PortableSimd> {
   friend I32x16 operator>>(const I32x16& a, int n) noexcept {
     return each([&](std::size_t i) { return a.bits(i) >> n; });
   }
+  /// Copies of the sign come in from above.
+  friend I32x16 shift_right_signed(const I32x16& a, int n) noexcept {
+    return each([&](std::size_t i) { return a.lane[i] >> n; });
+  }
   /// Signed; all bits set where true.
   friend I32x16 less(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.lane[i] < b.lane[i] ? -1 : 0; });
@@ -96,7 +103,18 @@ struct I32x16<PortableSimd> {
   friend I32x16 select(const I32x16& mask, const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return (a.bits(i) & mask.bits(i)) | (b.bits(i) & ~mask.bits(i)); });
   }
-  /// Signed maximum of all lanes.
+  /// Signed.
+  friend I32x16 max(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+  friend I32x16 min(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+  friend std::int32_t min_lane(const I32x16& a) noexcept {
+    std::int32_t m = a.lane[0];
+    for (const std::int32_t v : a.lane) m = v < m ? v : m;
+    return m;
+  }
   friend std::int32_t max_lane(const I32x16& a) noexcept {
     std::int32_t m = a.lane[0];
     for (const std::int32_t v : a.lane) m = v > m ? v : m;

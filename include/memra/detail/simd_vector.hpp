@@ -3,30 +3,33 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
 
 namespace memra::detail {
 
-/// Register-wide vectors; the may_alias that would let them be loaded in place is not needed, loads go through memcpy.
+/// Register-wide vectors. Unaligned is what memory holds: reading it whole matters, because g++ copies 64 bytes by
+/// memcpy in 16-byte steps and then waits for them.
 template <std::size_t Bytes>
 struct Registers;
 template <>
 struct Registers<16> {
   typedef float F __attribute__((vector_size(16)));
+  typedef float Unaligned __attribute__((vector_size(16), aligned(4), may_alias));
   typedef std::int32_t I __attribute__((vector_size(16)));
   typedef std::uint32_t U __attribute__((vector_size(16)));
 };
 template <>
 struct Registers<32> {
   typedef float F __attribute__((vector_size(32)));
+  typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
   typedef std::int32_t I __attribute__((vector_size(32)));
   typedef std::uint32_t U __attribute__((vector_size(32)));
 };
 template <>
 struct Registers<64> {
   typedef float F __attribute__((vector_size(64)));
+  typedef float Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
   typedef std::int32_t I __attribute__((vector_size(64)));
   typedef std::uint32_t U __attribute__((vector_size(64)));
 };
@@ -72,6 +75,9 @@ struct I32x16<VectorSimd<Bytes>> {
   friend I32x16 operator&(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] & b.part[i]; });
   }
+  friend I32x16 operator^(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] ^ b.part[i]; });
+  }
   friend I32x16 operator|(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] | b.part[i]; });
   }
@@ -87,6 +93,9 @@ struct I32x16<VectorSimd<Bytes>> {
   friend I32x16 operator>>(const I32x16& a, int n) noexcept {
     return each([&](std::size_t i) { return a.bits(i) >> n; });
   }
+  friend I32x16 shift_right_signed(const I32x16& a, int n) noexcept {
+    return each([&](std::size_t i) { return a.part[i] >> n; });
+  }
   friend I32x16 less(const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return a.part[i] < b.part[i]; });
   }
@@ -95,6 +104,15 @@ struct I32x16<VectorSimd<Bytes>> {
   }
   friend I32x16 select(const I32x16& mask, const I32x16& a, const I32x16& b) noexcept {
     return each([&](std::size_t i) { return mask.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend I32x16 max(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend I32x16 min(const I32x16& a, const I32x16& b) noexcept {
+    return each([&](std::size_t i) { return a.part[i] < b.part[i] ? a.part[i] : b.part[i]; });
+  }
+  friend std::int32_t min_lane(const I32x16& a) noexcept {
+    return a.template fold<std::int32_t>([](auto x, auto y) { return x < y ? x : y; });
   }
   friend std::int32_t max_lane(const I32x16& a) noexcept {
     return a.template fold<std::int32_t>([](auto x, auto y) { return x > y ? x : y; });
@@ -112,6 +130,7 @@ struct I32x16<VectorSimd<Bytes>> {
 template <std::size_t Bytes>
 struct F32x16<VectorSimd<Bytes>> {
   using F = typename Registers<Bytes>::F;
+  using Unaligned = typename Registers<Bytes>::Unaligned;
   using Mask = I32x16<VectorSimd<Bytes>>;
   using I = typename Mask::I;
   static constexpr std::size_t parts = 64 / Bytes;
@@ -126,9 +145,7 @@ struct F32x16<VectorSimd<Bytes>> {
   }
 
   static F32x16 load(const float* p) noexcept {
-    F32x16 r;
-    std::memcpy(&r.part, p, sizeof r.part);
-    return r;
+    return each([&](std::size_t i) { return *reinterpret_cast<const Unaligned*>(p + i * (Bytes / 4)); });
   }
   static F32x16 broadcast(float v) noexcept {
     // Not `F{} + v`: that would turn -0 into +0.
@@ -139,7 +156,8 @@ struct F32x16<VectorSimd<Bytes>> {
     return each([](std::size_t) { return F{}; });
   }
   void store(float* p) const noexcept {
-    std::memcpy(p, &part, sizeof part);
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < parts; ++i) *reinterpret_cast<Unaligned*>(p + i * (Bytes / 4)) = part[i];
   }
 
   friend F32x16 operator+(const F32x16& a, const F32x16& b) noexcept {

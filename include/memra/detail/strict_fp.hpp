@@ -43,4 +43,13 @@ MEMRA_HD constexpr float product(float a, float b) noexcept {
 #endif
 }
 
+/// a / b, correctly rounded also in device code built for fast division.
+MEMRA_HD constexpr float quotient(float a, float b) noexcept {
+#if MEMRA_ON_DEVICE()
+  return gpu_quotient(a, b);
+#else
+  return a / b;
+#endif
+}
+
 }  // namespace memra::detail

@@ -1,0 +1,150 @@
+// spec_decode: a hybrid model decodes a prompt speculatively and plainly on memra's state, and both outputs must agree.
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <memra/error.hpp>
+#include <memra/format.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tiny_engine/job.hpp>
+#include <tiny_engine/model.hpp>
+#include <vector>
+
+namespace {
+
+/// Flags as text; what they mean is checked below, each refusal in one sentence.
+struct Flags {
+  std::string prompt = "Ps23:1 The LORD is my";
+  std::string tokens = "200";
+  std::string kv = "q8_0/q5_1";
+  std::string draft = "on";
+  std::string device = "host";
+  std::string model = MEMRA_DEFAULT_MODEL;
+  std::string stages = "1";
+  std::string ctx = "0";
+  std::string ids;
+  std::string logits;
+  bool ignore_eos = false;
+};
+
+[[noreturn]] void refuse(const std::string& sentence) {
+  throw CLI::ValidationError("spec_decode", sentence);
+}
+
+std::size_t number(const char* flag, const std::string& text, std::size_t lo, std::size_t hi) {
+  std::size_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < lo || n > hi) {
+    refuse(std::string(flag) + " is " + tiny::in_quotes(text) + "; expected a whole number from " + std::to_string(lo) +
+           " to " + std::to_string(hi));
+  }
+  return n;
+}
+
+/// "q8_0/q5_1" -> K and V.
+void read_kv(const std::string& text, tiny::Job& job) {
+  const std::size_t slash = text.find('/');
+  const auto k = memra::parse_format(std::string_view(text).substr(0, slash));
+  const auto v = memra::parse_format(slash == std::string::npos ? text : std::string_view(text).substr(slash + 1));
+  if (!k || !v) {
+    std::string names;
+    for (const memra::Format f : memra::all_formats) names += " " + std::string(memra::to_string(f));
+    refuse("--kv is " + tiny::in_quotes(text) + "; expected K/V of" + names);
+  }
+  job.k = *k;
+  job.v = *v;
+}
+
+/// Decimal ids between white space.
+std::vector<std::int32_t> read_ids(const std::string& path, std::size_t n_vocab) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) refuse("--ids: cannot read " + path);
+  std::vector<std::int32_t> ids;
+  for (std::string word; in >> word;) {
+    ids.push_back(static_cast<std::int32_t>(number("a token of --ids", word, 0, n_vocab - 1)));
+  }
+  if (in.bad()) refuse("--ids: cannot read all of " + path);
+  return ids;
+}
+
+tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& files) {
+  constexpr std::size_t most = std::size_t{1} << 30;
+  tiny::Job job;
+  job.tokens = number("--tokens", f.tokens, 0, most);
+  if (app.count("--ctx") != 0) job.ctx = number("--ctx", f.ctx, 1, most);
+  read_kv(f.kv, job);
+  if (f.draft != "on" && f.draft != "off") refuse("--draft is " + tiny::in_quotes(f.draft) + "; expected on or off");
+  job.draft = f.draft == "on";
+  job.ignore_eos = f.ignore_eos;
+  job.logits_file = f.logits;
+  if (app.count("--ids") != 0) {
+    if (app.count("--prompt") != 0) refuse("--ids and --prompt were both given; expected one of them");
+    job.prompt = read_ids(f.ids, files.config.n_vocab);
+    job.print_ids = true;
+  } else if (!tiny::has_byte_vocabulary(files.config)) {
+    refuse("this model's vocabulary of " + std::to_string(files.config.n_vocab) +
+           " is not bytes; give the prompt's token ids with --ids");
+  } else {
+    for (const char c : f.prompt) job.prompt.push_back(static_cast<unsigned char>(c));
+  }
+  return job;
+}
+
+int run(const Flags& f, const CLI::App& app) {
+  if (f.device != "host")
+    refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
+  const tiny::ModelFiles files = memra::check(tiny::load_model(f.model));
+  const tiny::Job job = make_job(f, app, files);
+  // Every stage is a device of its own, as it would be with real ones.
+  const std::size_t n = number("--stages", f.stages, 1, files.config.n_layers());
+  std::vector<std::unique_ptr<memra::HostDev>> devs;
+  std::vector<memra::HostDev*> stages;
+  for (std::size_t s = 0; s < n; ++s) {
+    devs.push_back(std::make_unique<memra::HostDev>());
+    stages.push_back(devs.back().get());
+  }
+  return tiny::run_job<memra::HostDev>(job, files, stages);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags f;
+  CLI::App app{"Decodes a prompt speculatively and plainly on memra's state; exit status 1 if the outputs differ."};
+  app.add_option("--prompt", f.prompt, "text to continue")->capture_default_str();
+  app.add_option("--tokens", f.tokens, "tokens to generate; 0 only primes")->capture_default_str();
+  app.add_option("--kv", f.kv, "formats of K and V: f32 f16 bf16 q8_0 q5_1 q4_0 fp8")->capture_default_str();
+  app.add_option("--draft", f.draft, "on or off")->capture_default_str();
+  app.add_option("--device", f.device, "host")->capture_default_str();
+  app.add_option("--model", f.model, "folder with config.json, model.safetensors and, for drafting, draft/")
+      ->capture_default_str();
+  app.add_option("--stages", f.stages, "pipeline stages, each a device of its own")->capture_default_str();
+  app.add_option("--ctx", f.ctx, "rows of context; default: what the run needs");
+  app.add_option("--ids", f.ids, "file of token ids instead of a prompt; ids are printed then");
+  app.add_option("--logits", f.logits, "file for the prompt's logits: little-endian f32 [positions][vocabulary]");
+  app.add_flag("--ignore-eos", f.ignore_eos, "go on after the end of the text");
+  try {
+    app.parse(argc, argv);
+    return run(f, app);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    std::fflush(stdout);
+    std::fprintf(stderr, "spec_decode: %s\n", e.what());
+  } catch (const memra::Error& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "spec_decode: %s\n", e.what());
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "spec_decode: %s\n", e.what());
+  }
+  return 2;
+}
