@@ -12,9 +12,9 @@ namespace memra {
 /// One K or V plane. Row r of the stream is physical row r - base; a flat plane has base 0.
 template <class Byte>
 struct BasicPlaneView {
-  Byte* data = nullptr;  ///< device address, plane_alignment aligned
-  PlaneShape shape = {}; ///< shape.rows is phys_rows
-  std::size_t base = 0;  ///< stream row held by physical row 0
+  Byte* data = nullptr;   ///< device address, plane_alignment aligned
+  PlaneShape shape = {};  ///< shape.rows is phys_rows
+  std::size_t base = 0;   ///< stream row held by physical row 0
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
   constexpr explicit operator bool() const noexcept { return data != nullptr; }
