@@ -408,9 +408,52 @@ void failure_properties(std::vector<Property>& out) {
   }
 }
 
-/// S7, S9 and S10.
+/// An engine's allocator, as a device adopts one. Its memory comes from another device of the same kind.
+template <class Make>
+struct EngineAllocator {
+  template <class Stream>
+  void* allocate(Stream, std::size_t bytes, std::size_t align) noexcept {
+    auto b = source.dev().alloc(bytes);
+    if (!b || align != memra::plane_alignment) return nullptr;
+    held.push_back(*std::move(b));
+    asked += bytes;
+    return held.back().data();
+  }
+  template <class Stream>
+  void deallocate(Stream, void* p, std::size_t bytes, std::size_t) noexcept {
+    for (auto& b : held) {
+      if (b.data() != p || b.size() != bytes) continue;
+      std::swap(b, held.back());
+      held.pop_back();
+      return;
+    }
+    strangers = true;
+  }
+  Made<Make> source;
+  std::vector<typename DevOf<Make>::Buffer> held;
+  std::size_t asked = 0;
+  bool strangers = false;  ///< something came back that was never given out
+};
+
+/// S6 (for devices with a static `adopt(allocator)` alone), S7, S9 and S10.
 template <class Make>
 void boundary_properties(std::vector<Property>& out) {
+  if constexpr (requires(EngineAllocator<Make> & a) { DevOf<Make>::adopt(a); }) {
+    out.push_back({"S6 a device on the engine's allocator takes all its memory there and gives it back", [](Report& r) {
+                     EngineAllocator<Make> engine;
+                     {
+                       auto dev = DevOf<Make>::adopt(engine);
+                       auto a = dev.alloc(1000);
+                       auto z = dev.zeros(500);
+                       if (!r.that(a, "alloc") || !r.that(z, "zeros")) return;
+                       r.that(engine.asked == 1500 && engine.held.size() == 2, "not from the allocator, or more");
+                       r.that(dev.fill(a->data(), std::byte{1}, 1000), "fill");
+                       r.that(all(read(dev, a->data(), 1000), 1000, std::byte{1}), "the memory does not work");
+                       r.that(all(read(dev, z->data(), 500), 500, std::byte{0}), "zeros is not zero");
+                     }
+                     r.that(engine.held.empty() && !engine.strangers, "not all of it, and only it, was given back");
+                   }});
+  }
   out.push_back({"S7 bytes go from one device object to another, in the order of both", [](Report& r) {
                    for (const std::size_t n : {std::size_t{1}, std::size_t{5000}, memra::detail::staging_bytes + 3}) {
                      Made<Make> from;

@@ -103,6 +103,13 @@ struct LaunchesOneTooFew : HostDev {
   }
 };
 
+struct IgnoresAllocator : HostDev {
+  template <class A>
+  static IgnoresAllocator adopt(A&) {
+    return {};
+  }
+};
+
 TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
   must_fail<LosesOrder>("S1");
   must_fail<ZerosAreNot>("S2 zeros");
@@ -110,6 +117,7 @@ TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
   must_fail<CopiesOverlap>("S3 copy refuses");
   must_fail<MovesUpwardsOnly>("S3 move");
   must_fail<SaysLittle>("S5");
+  must_fail<IgnoresAllocator>("S6");
   must_fail<LaunchesOneTooFew>("S10");
   if (memra_conformance::under_address_sanitizer()) return;  // it ends the program at the first late read
   must_fail<UploadsLate>("S9 upload");
