@@ -78,7 +78,7 @@ class History {
     if (tainted_ || open_) {
       REQUIRE(cache_->reset().ok());
       after_cut(0, 0);
-      parked_.reset();
+      parked_ = false;
     }
     settle();
     compare();
@@ -98,7 +98,7 @@ class History {
       if (h.snap) REQUIRE(h.snap->valid() == (h.whole && !h.stale));
     }
     const auto parked = cache_->last_logits_dev();
-    REQUIRE(parked.has_value() == (parked_ && !tainted_ && *parked_ == part(rows_, 0, pos_)));
+    REQUIRE(parked.has_value() == (parked_ && !tainted_ && parked_at_ == part(rows_, 0, pos_)));
     if (tainted_ || open_ || pos_ != rows_.size()) return;
     const auto got = image(*cache_);
     const auto want = straight(cfg_, rows_);
@@ -108,7 +108,9 @@ class History {
 
   void feed_some() {
     Tokens t = part(rows_, pos_, std::min(rows_.size() - pos_, 1 + below(5)));  // a replay feeds what was accepted
-    if (t.size() == rows_.size() - pos_) t = join(t, stream(below(5), 1 + rng_.next() % 3));
+    const std::size_t more = below(5);
+    const std::uint32_t branch = 1 + rng_.next() % 3;
+    if (t.size() == rows_.size() - pos_) t = join(t, stream(more, branch));
     if (t.empty()) t = stream(1, 9);
     auto step = cache_->begin_step(t.size());
     const bool allowed = !tainted_ && t.size() <= max_ctx - pos_ && !(open_ && hybrid_);
@@ -190,7 +192,7 @@ class History {
         did[4] += h.snap ? 1 : 0;
       }
     }
-    if (parked_ && parked_->size() > end) parked_.reset();
+    if (parked_ && parked_at_.size() > end) parked_ = false;
   }
 
   void roll_back() {
@@ -227,7 +229,7 @@ class History {
     disarm();
     if (s) {
       after_cut(0, 0);
-      parked_.reset();
+      parked_ = false;
     } else {
       tainted_ = true;
     }
@@ -238,7 +240,10 @@ class History {
     const std::vector<float> row(cfg_.n_vocab, 1.0F);
     const bool allowed = !tainted_ && !open_;
     REQUIRE(cache_->park_logits(row.data()).ok() == allowed);
-    if (allowed) parked_ = part(rows_, 0, pos_);
+    if (allowed) {
+      parked_ = true;
+      parked_at_ = part(rows_, 0, pos_);
+    }
     compare();
   }
 
@@ -262,7 +267,7 @@ class History {
     compare();
     if (!p) return;
     ++did[5];
-    const bool parked = parked_ && *parked_ == h.tokens;
+    const bool parked = parked_ && parked_at_ == h.tokens;
     REQUIRE(p->has_logits() == parked);
     const auto all = placements(cfg_.layers.size());
     const auto& to = all[below(all.size())];
@@ -273,7 +278,7 @@ class History {
     rows_ = h.tokens;
     pos_ = rows_.size();
     open_ = false;
-    if (!parked) parked_.reset();
+    if (!parked) parked_ = false;
     *cache_ = std::move(c);
     for (Held& other : held_) {
       if (other.snap) REQUIRE(!cache_->rollback(*other.snap, 0));
@@ -293,7 +298,8 @@ class History {
   bool open_ = false;
   bool tainted_ = false;
   Held held_[4];
-  std::optional<Tokens> parked_;
+  bool parked_ = false;
+  Tokens parked_at_;  ///< where, while parked_
 };
 
 TEST_CASE("random histories hold what the rules say", "[cache][random]") {
