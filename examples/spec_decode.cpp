@@ -13,6 +13,7 @@
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tiny_engine/job.hpp>
@@ -37,7 +38,7 @@ struct Flags {
 };
 
 [[noreturn]] void refuse(const std::string& sentence) {
-  throw CLI::ValidationError("spec_decode", sentence);
+  throw std::invalid_argument(sentence);
 }
 
 std::size_t number(const char* flag, const std::string& text, std::size_t lo, std::size_t hi) {
