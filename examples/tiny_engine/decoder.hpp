@@ -30,7 +30,7 @@ struct Generated {
   std::vector<std::size_t> rounds;   ///< speculative: tokens committed per round
   std::size_t trunk_calls = 0;       ///< forwards after the prompt
   std::size_t replayed = 0;          ///< rows fed again after a rollback
-  double seconds = 0;                ///< without the prompt
+  double seconds = 0;                ///< without the prompt and without on_tokens
   double draft = 0;
   double verify = 0;  ///< plain: the forwards
   double replay = 0;
@@ -39,7 +39,8 @@ struct Generated {
 };
 
 /// One sequence. The invariant after every round: cache.pos() == cache.len() == prompt + committed tokens, and so is
-/// the drafter's length. Throws memra::Error.
+/// the drafter's length. Throws memra::Error; to go on after one, roll the cache back to a snapshot (or reset it),
+/// truncate the drafter's KV to the same position, and say what comes next with set_next.
 template <class Dev>
 class Decoder {
  public:
@@ -47,8 +48,7 @@ class Decoder {
   Decoder(Trunk<Dev>& trunk, memra::Cache<Dev>& cache, Drafter<Dev>* drafter = nullptr)
       : trunk_(&trunk), cache_(&cache), drafter_(drafter) {
     if (drafter_ == nullptr) return;
-    const std::size_t rows = std::max(trunk.max_rows(), drafter_->config().block_size);
-    sink_.emplace(memra::check(drafter_->make_sink(rows)));
+    sink_.emplace(memra::check(make_sink()));
   }
 
   memra::Cache<Dev>& cache() noexcept { return *cache_; }
@@ -78,6 +78,7 @@ class Decoder {
   /// One token per forward. Stops at EOS, after max_tokens, or when the context is full.
   Generated plain(const GenerateOptions& o) {
     Generated g;
+    double output = 0;
     {
       const Timed all(g.seconds);
       while (g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
@@ -89,10 +90,14 @@ class Decoder {
         }
         ++g.trunk_calls;
         g.tokens.push_back(token);
-        if (o.on_tokens) o.on_tokens({&token, 1});
+        {
+          const Timed timed(output);
+          if (o.on_tokens) o.on_tokens({&token, 1});
+        }
         if (ends(token, o)) break;
       }
     }
+    g.seconds -= output;
     return g;
   }
 
@@ -101,10 +106,17 @@ class Decoder {
   Generated speculative(const GenerateOptions& o) {
     Generated g;
     if (!snapshot_) snapshot_.emplace(memra::check(cache_->snapshot()));
-    const Timed all(g.seconds);
-    while (g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
-      if (round(o, o.max_tokens - g.tokens.size(), g)) break;
+    double output = 0;
+    {
+      const Timed all(g.seconds);
+      bool ended = false;
+      while (!ended && g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
+        ended = round(o, o.max_tokens - g.tokens.size(), g);
+        const Timed timed(output);
+        if (o.on_tokens) o.on_tokens(std::span<const std::int32_t>(g.tokens).last(g.rounds.back()));
+      }
     }
+    g.seconds -= output;
     return g;
   }
 
@@ -113,11 +125,23 @@ class Decoder {
     return !o.ignore_eos && trunk_->config().is_eos(token);
   }
 
+  memra::Result<memra::DflashTapSink<Dev>> make_sink() const {
+    return drafter_->make_sink(std::max(trunk_->max_rows(), drafter_->config().block_size));
+  }
+
+  /// Arms the tap sink at the cache's position. A call that threw may have left it in the cache: it is taken back
+  /// first.
+  void arm() {
+    if (!sink_) sink_ = cache_->take_taps();
+    if (!sink_) sink_.emplace(memra::check(make_sink()));
+    memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+  }
+
   /// Runs `f` with the tap sink armed, then ingests what it committed.
   template <class F>
   void tapped(const F& f, double& ingest_time) {
     if (drafter_ == nullptr) return f();
-    memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+    arm();
     f();
     sink_ = cache_->take_taps();
     const Timed timed(ingest_time);
@@ -139,8 +163,7 @@ class Decoder {
     {
       const Timed timed(g.state);
       memra::check(cache_->snapshot_into(*snapshot_));
-      if (!sink_) sink_.emplace(memra::check(drafter_->make_sink(std::max(trunk_->max_rows(), b))));
-      memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
+      arm();
     }
     std::vector<std::int32_t> choice;
     {
@@ -181,7 +204,6 @@ class Decoder {
     }
     g.rounds.push_back(keep);
     g.tokens.insert(g.tokens.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(keep));
-    if (o.on_tokens) o.on_tokens(std::span<const std::int32_t>(block).first(keep));
     return ended;
   }
 

@@ -10,9 +10,10 @@
 
 // GCC's vector extensions where the compiler has them and is not making device code; plain arrays elsewhere. One vector
 // is as wide as the target's registers: wider ones would be passed in memory and warned about.
-#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
+// TINY_NO_VECTORS asks for the plain form, to compare the two.
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE() && !defined(TINY_NO_VECTORS)
 #define TINY_VECTOR_LANES() 1
-#if defined(__F16C__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 #if defined(__AVX512F__)
@@ -66,26 +67,34 @@ inline void add_product(Lanes& acc, const Lanes& a, const Lanes& b) noexcept {
     acc.v[i] = acc.v[i] + product(a.v[i], b.v[i]);
   }
 }
+/// 16-bit words to 32 bits each. GCC 12 makes the general form in halves.
+inline internal::WordVector widened(const std::byte* p) noexcept {
+  const internal::HalfVector h = *reinterpret_cast<const internal::LooseHalves*>(p);
+#if defined(__AVX512F__)
+  return (internal::WordVector)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);
+#elif defined(__AVX2__)
+  return (internal::WordVector)_mm256_cvtepu16_epi32((__m128i)h);
+#else
+  return __builtin_convertvector(h, internal::WordVector);
+#endif
+}
 inline void load_bf16(Lanes& a, const std::byte* p) noexcept {
   for (std::size_t i = 0; i < internal::vector_count; ++i) {
-    const internal::HalfVector h =
-        *reinterpret_cast<const internal::LooseHalves*>(p + i * sizeof(internal::HalfVector));
-    const internal::WordVector w = __builtin_convertvector(h, internal::WordVector) << 16;
-    a.v[i] = (internal::FloatVector)w;
+    a.v[i] = (internal::FloatVector)(widened(p + i * sizeof(internal::HalfVector)) << 16);
   }
 }
 /// The magnitude's bits, moved to f32's places, read as a number 2^-112 of the right size; inf and NaN get their
 /// exponent back.
 inline void load_f16(Lanes& a, const std::byte* p) noexcept {
   for (std::size_t i = 0; i < internal::vector_count; ++i) {
-    const internal::HalfVector h =
-        *reinterpret_cast<const internal::LooseHalves*>(p + i * sizeof(internal::HalfVector));
+    const std::byte* at = p + i * sizeof(internal::HalfVector);
 #if defined(__F16C__) && TINY_VECTOR_BYTES() == 64
-    a.v[i] = (internal::FloatVector)_mm512_maskz_cvtph_ps(0xffff, (__m256i)h);
+    a.v[i] = (internal::FloatVector)_mm512_maskz_cvtph_ps(
+        0xffff, (__m256i) * reinterpret_cast<const internal::LooseHalves*>(at));
 #elif defined(__F16C__)
-    a.v[i] = (internal::FloatVector)_mm256_cvtph_ps((__m128i)h);
+    a.v[i] = (internal::FloatVector)_mm256_cvtph_ps((__m128i) * reinterpret_cast<const internal::LooseHalves*>(at));
 #else
-    const internal::WordVector w = __builtin_convertvector(h, internal::WordVector);
+    const internal::WordVector w = widened(at);
     const internal::WordVector magnitude = (w & 0x7fffU) << 13;
     const internal::FloatVector scaled = (internal::FloatVector)magnitude * 0x1p112F;
     const internal::WordVector special = (internal::WordVector)(magnitude >= 0x0f800000U) & 0x7f800000U;

@@ -74,15 +74,16 @@ MEMRA_HD inline float softplus(float x) noexcept {
 /// out[i] = f(a[i], b[i]) for i in [0, n), wide where the target has vectors. f takes float and vectors alike.
 template <class F>
 MEMRA_HD inline void zip(const float* a, const float* b, float* out, std::size_t n, const F& f) noexcept {
-  std::size_t i = 0;
+  std::size_t whole = 0;
 #if TINY_VECTOR_LANES()
-  for (; i + internal::vector_elems <= n; i += internal::vector_elems) {
+  whole = n - n % internal::vector_elems;
+  for (std::size_t i = 0; i < whole; i += internal::vector_elems) {
     const internal::FloatVector x = *reinterpret_cast<const internal::LooseFloats*>(a + i);
     const internal::FloatVector y = *reinterpret_cast<const internal::LooseFloats*>(b + i);
     *reinterpret_cast<internal::LooseFloats*>(out + i) = f(x, y);
   }
 #endif
-  for (; i < n; ++i) out[i] = f(a[i], b[i]);
+  for (std::size_t i = whole; i < n; ++i) out[i] = f(a[i], b[i]);
 }
 
 }  // namespace tiny

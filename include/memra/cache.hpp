@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memra/cache_types.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/device_pos.hpp>
 #include <memra/detail/prefix_io.hpp>
@@ -23,25 +24,6 @@
 #include <utility>
 
 namespace memra {
-
-/// Memory an engine hands over instead of letting the cache allocate: {rows, state, extra} of every device object, in
-/// order of first appearance (see DevicePlan for their bytes). The engine keeps it alive and frees it.
-struct CacheOptions {
-  std::span<const AdoptedBlock> blocks{};
-};
-
-/// The logits row parked at this position: [n] f32 on the last stage's device.
-struct ParkedLogits {
-  const float* data = nullptr;
-  std::size_t n = 0;
-  std::size_t pos = 0;
-};
-
-/// What a rollback left to do.
-struct RolledBack {
-  std::size_t pos = 0;     ///< where the next step starts
-  std::size_t replay = 0;  ///< tokens to feed again, starting at pos; 0 when there is no recurrent layer
-};
 
 /// State of one sequence, over one device or the stages of a pipeline.
 ///
@@ -189,7 +171,7 @@ class Cache {
     if (!core_) return moved_from("advance_d");
     if (core_->tainted) return usable("advance_d");
     if (!core_->step_open) return refuse(ErrorKind::bad_state, "advance_d", "no step is open; begin one first");
-    if (core_->step_written != core_->n_components) return unwritten();
+    if (core_->step_written != core_->n_components) return core_->unwritten();
     return detail::advance_on_device(*core_);
   }
 
@@ -213,7 +195,7 @@ class Cache {
     if (Status s = usable("advance"); !s) return s;
     Core& c = *core_;
     if (!c.step_open) return refuse(ErrorKind::bad_state, "advance", "no step is open; begin one first");
-    if (c.step_written != c.n_components) return unwritten();
+    if (c.step_written != c.n_components) return c.unwritten();
     detail::TaintScope<Dev> taint(c);
     if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
     c.pos += c.step_rows;
@@ -377,43 +359,10 @@ class Cache {
   Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
     if (Status s = usable("export_prefix"); !s) return s;
     if (Status s = valid("export_prefix", snap); !s) return s;
-    const std::size_t n = snap.record_->pos;
-    if (n == 0)
+    if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
-    Core& c = *core_;
-    auto planned = memra::plan(c.config, n, c.placement);
-    if (!planned) return planned.status();
-    CachePrefix<Dev> prefix;
-    prefix.config_ = c.config;
-    prefix.plan_ = *std::move(planned);
-    for (std::size_t d = 0; d < c.devices.size(); ++d) {
-      Dev& dev = *c.devices[d].dev;
-      auto rows = dev.alloc(prefix.plan_.devices[d].rows_bytes);
-      if (!rows) return rows.status();
-      auto state = dev.alloc(prefix.plan_.devices[d].state_bytes);
-      if (!state) return state.status();
-      if (Status s = dev.copy(state->data(), snap.state_[d].data(), state->size()); !s) return s;
-      prefix.devices_.push_back({&dev, *std::move(rows), *std::move(state)});
     }
-    for (std::size_t i = 0; i < c.plan.planes.size(); ++i) {
-      const PlanePlan& p = c.plan.planes[i];
-      if (p.slab != SlabKind::rows) continue;
-      const PlanePlan& q = prefix.plan_.planes[i];
-      Dev& dev = *c.devices[p.device].dev;
-      if (Status s = detail::copy_plane(q, dev, prefix.devices_[q.device].rows->data() + q.offset, p, dev,
-                                        c.devices[p.device].rows.data() + p.offset, n);
-          !s) {
-        return s;
-      }
-    }
-    if (c.parked_valid && c.parked_pos == n) {
-      Dev& dev = *c.devices[c.stages.back().device].dev;
-      auto logits = dev.alloc(c.config.n_vocab * sizeof(float));
-      if (!logits) return logits.status();
-      if (Status s = dev.copy(logits->data(), c.parked->data(), logits->size()); !s) return s;
-      prefix.logits_.emplace(*std::move(logits));
-    }
-    return prefix;
+    return detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
   }
 
   /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
@@ -431,52 +380,10 @@ class Cache {
   static Result<Cache> from_prefix_ppn(std::span<Dev* const> devs, std::span<const std::size_t> fence,
                                        const ModelConfig& cfg, std::size_t max_ctx, const CachePrefix<Dev>& prefix,
                                        const CacheOptions& options = {}) {
-    if (prefix.devices_.empty())
-      return refuse(ErrorKind::bad_argument, "from_prefix", "the prefix is empty (moved-from)");
-    if (prefix.pos() > max_ctx) {
-      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
-                             prefix.pos(), max_ctx);
-    }
-    if (cfg.n_vocab != prefix.config_.n_vocab ||
-        detail::meaning(cfg.layers) != detail::meaning(prefix.config_.layers)) {
-      auto planned = memra::plan(cfg, max_ctx);
-      if (!planned) return planned.status();
-      if (Status s = detail::same_planes(*planned, prefix.plan_); !s) return s;
-      return refuse(ErrorKind::bad_argument, "from_prefix",
-                    "the prefix was made by a model of other heads, windows or vocabulary");
-    }
+    if (Status s = detail::PrefixIo<Dev>::check(cfg, max_ctx, prefix); !s) return s;
     auto made = create_ppn(devs, fence, cfg, max_ctx, options);
     if (!made) return made.status();
-    Core& c = *made->core_;
-    const std::size_t n = prefix.pos();
-    const auto to = detail::kept_planes(c.plan);
-    const auto held = detail::kept_planes(prefix.plan_);
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const PlanePlan& p = *to[i];
-      const PlanePlan& q = *held[i];
-      const auto& source = prefix.devices_[q.device];
-      const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
-      auto& target = c.devices[p.device];
-      if (Status s =
-              detail::copy_plane(p, *target.dev, target.slab(p.slab) + p.offset, q, *source.dev, from + q.offset, n);
-          !s) {
-        return s;
-      }
-    }
-    if (Status s = c.store_pos(n); !s) return s;
-    c.pos = n;
-    c.len = n;
-    if (prefix.logits_) {
-      Dev& dev = *c.devices[c.stages.back().device].dev;
-      auto logits = dev.alloc(prefix.logits_->size());
-      if (!logits) return logits.status();
-      Dev& source = *prefix.devices_[prefix.plan_.stages.back().device].dev;
-      if (Status s = detail::copy_between(dev, logits->data(), source, prefix.logits_->data(), logits->size()); !s)
-        return s;
-      c.parked.emplace(*std::move(logits));
-      c.parked_pos = n;
-      c.parked_valid = true;
-    }
+    if (Status s = detail::PrefixIo<Dev>::read(*made->core_, prefix); !s) return s;
     return made;
   }
 
@@ -492,22 +399,12 @@ class Cache {
 
   Status usable(const char* call) const noexcept {
     if (!core_) return moved_from(call);
-    if (core_->tainted) {
-      return refuse(ErrorKind::bad_state, call,
-                    "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
-    }
+    if (Status s = core_->usable(call); !s) return s;
     return detail::catch_up(*core_);
   }
-
   Status at_rest(const char* call) const noexcept {
     if (Status s = usable(call); !s) return s;
-    if (core_->step_open)
-      return refuse(ErrorKind::bad_state, call, "a step is open; advance, roll back or reset first");
-    if (core_->pos != core_->len) {
-      return Status::failure(ErrorKind::bad_state, call, 0, 0, "a replay of %zu rows is owed; feed them first",
-                             core_->len - core_->pos);
-    }
-    return {};
+    return core_->at_rest(call);
   }
 
   /// The snapshot was made by this cache.
@@ -544,20 +441,6 @@ class Cache {
     snap.record_->stale = false;
     snap.record_->written = true;
     return {};
-  }
-
-  /// Names the first layer whose view was not taken in the open step.
-  Status unwritten() const noexcept {
-    for (std::size_t il = 0; il < core_->layers.size(); ++il) {
-      for (const detail::Component& component : core_->layers[il]) {
-        const auto written = std::visit([](const auto& c) { return c.written_in; }, component);
-        if (written != core_->step_id) {
-          return Status::failure(ErrorKind::bad_state, "advance", 0, 0,
-                                 "layer %zu was not written in this step; every layer is written once", il);
-        }
-      }
-    }
-    return refuse(ErrorKind::bad_state, "advance", "not every layer was written");
   }
 
   std::unique_ptr<Core> core_;

@@ -31,6 +31,8 @@ class HostDev {
   };
   struct NewPool final : Pool {
     void* allocate(std::size_t bytes) noexcept override {
+      // Standard libraries round the size up to the alignment, and a size that wraps there comes back as a few bytes.
+      if (bytes > SIZE_MAX - plane_alignment) return nullptr;
       return ::operator new (bytes, std::align_val_t{plane_alignment}, std::nothrow);
     }
     void deallocate(void* p, std::size_t) noexcept override {

@@ -32,7 +32,7 @@ struct RecurrentSpec {
   std::size_t d_k = 0;
   std::size_t d_v = 0;
   std::size_t d_conv = 0;      ///< taps of the convolution; 1 keeps no history
-  KeyHeadMap map = {};              ///< which key head a value head reads
+  KeyHeadMap map = {};         ///< which key head a value head reads
   bool second_buffer = false;  ///< a second ssm for kernels that cannot update in place; counted by the plan
 
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;

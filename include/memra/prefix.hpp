@@ -12,8 +12,10 @@
 
 namespace memra {
 
+namespace detail {
 template <class Dev>
-class Cache;
+struct PrefixIo;
+}  // namespace detail
 
 /// Rows [0, pos) of every attention layer, conv and ssm at pos, and the logits parked there, if any.
 ///
@@ -33,7 +35,7 @@ class CachePrefix {
   bool has_logits() const noexcept { return !devices_.empty() && logits_.has_value(); }
 
  private:
-  friend class Cache<Dev>;
+  friend struct detail::PrefixIo<Dev>;
   CachePrefix() = default;
 
   struct DeviceBytes {

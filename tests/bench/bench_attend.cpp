@@ -1,13 +1,14 @@
 // Host attention over q8_0 / q5_1: rows per second of one row, and what eight rows in one call cost.
 //
-// The result is checked against float64 before anything is timed. Times are medians; the ratio compares two times of
-// one run. Build with -O3 -march=native and run on one core.
+// The result is checked against float64 before anything is timed. Times are medians of processor time, so that other
+// programs on the machine count less; the ratio compares two times of one run. Build with -O3 -march=native and run on
+// one core.
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <support/attend_case.hpp>
 #include <vector>
 
@@ -27,9 +28,9 @@ double median_seconds(const AttendCase& c, std::size_t rows, std::size_t repeats
   const memra::AttendArgs a{c.q.data() + pos * s.n_heads * s.dk, out.data(), s.n_heads, c.scale};
   std::vector<double> times;
   for (std::size_t i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     memra::check(ops.attend(c.view(&pos_d, rows), a, scratch.view()));
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    times.push_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];

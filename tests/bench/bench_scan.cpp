@@ -1,14 +1,15 @@
 // Host delta scan and convolution: what T tokens in one call cost against T calls of one token.
 //
-// Both are checked against T single calls, bit for bit, before anything is timed. Times are medians of one run; T
-// lengths take turns, so that a busy machine meets all of them. Build with -O3 -march=native and run on one core.
+// Both are checked against T single calls, bit for bit, before anything is timed. Times are medians of
+// processor time; the lengths take turns, so that a busy machine meets all of them. Build with -O3 -march=native and
+// run on one core.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memra/host_ops.hpp>
 #include <support/planes.hpp>
 #include <vector>
@@ -97,9 +98,9 @@ struct Layer {
 };
 
 double seconds(auto&& work) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
 void print(const char* what, std::array<std::vector<double>, lengths.size()>& times, double bytes) {

@@ -12,7 +12,7 @@
 #include <tiny_engine/weights.hpp>
 #include <vector>
 
-#include "rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "rig.hpp"
+#include <engine/rig.hpp>
 
 namespace {
 

@@ -102,6 +102,7 @@ bool holds(const Kv& kv, const Tokens& t, std::size_t first, std::size_t end) {
 
 bool zero_below(const Kv& kv, std::size_t end) {
   const std::vector<std::byte> zero(end * kv.row_bytes());
+  if (zero.empty()) return true;
   for (std::size_t l = 0; l < kv.n_layer(); ++l) {
     if (std::memcmp(kv.k(l), zero.data(), zero.size()) != 0 || std::memcmp(kv.v(l), zero.data(), zero.size()) != 0) {
       return false;

@@ -66,8 +66,12 @@ TEST_CASE("S2 alloc is aligned, zeros is zero also where memory was used before,
   const auto none = memra::check(dev.alloc(0));
   REQUIRE((none.data() == nullptr && none.size() == 0));
   REQUIRE(memra::check(dev.zeros(0)).size() == 0);
-  const Status s = dev.alloc(std::numeric_limits<std::size_t>::max() / 4).status();
-  REQUIRE((s.kind() == ErrorKind::out_of_memory && s.bytes() == std::numeric_limits<std::size_t>::max() / 4));
+  // Sizes that wrap when they are rounded up to the alignment.
+  for (const std::size_t n : {std::numeric_limits<std::size_t>::max(), std::numeric_limits<std::size_t>::max() - 254}) {
+    const Status s = dev.alloc(n).status();
+    REQUIRE((s.kind() == ErrorKind::out_of_memory && s.bytes() == n));
+    REQUIRE(dev.zeros(n).status().kind() == ErrorKind::out_of_memory);
+  }
 }
 
 TEST_CASE("S3 copy refuses every overlap and copies nothing then; move does not", "[host_dev]") {

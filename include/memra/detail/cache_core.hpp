@@ -1,6 +1,7 @@
 // The data of a cache and the questions its parts ask of it. Lives on the heap: a Step may outlive a move of its Cache.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -98,6 +99,37 @@ struct CacheCore {
     const std::size_t from = ahead ? pos_bound : pos;
     pos_bound = rows > plan.max_ctx - from ? plan.max_ctx : from + rows;
     ahead = true;
+  }
+
+  Status usable(const char* call) const noexcept {
+    if (!tainted) return {};
+    return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                           "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
+  }
+
+  /// No step is open and no replay is owed: conv, ssm and rows describe one position.
+  Status at_rest(const char* call) const noexcept {
+    if (Status s = usable(call); !s) return s;
+    if (step_open) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0, "a step is open; advance, roll back or reset first");
+    }
+    if (pos != len) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0, "a replay of %zu rows is owed; feed them first",
+                             len - pos);
+    }
+    return {};
+  }
+
+  /// Names the first layer whose view was not taken in the open step.
+  Status unwritten() const noexcept {
+    std::size_t il = 0;
+    while (il < layers.size() && std::all_of(layers[il].begin(), layers[il].end(), [&](const Component& c) {
+             return std::visit([](const auto& kind) { return kind.written_in; }, c) == step_id;
+           })) {
+      ++il;
+    }
+    return Status::failure(ErrorKind::bad_state, "advance", 0, 0,
+                           "layer %zu was not written in this step; every layer is written once", il);
   }
 
   /// Rows at or beyond `end` are given up: closes the step and drops whatever belonged to them.

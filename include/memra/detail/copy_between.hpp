@@ -7,6 +7,7 @@
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <new>
+#include <type_traits>
 
 namespace memra::detail {
 

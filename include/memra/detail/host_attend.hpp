@@ -99,7 +99,7 @@ struct AttendBody {
       // Two passes, so that the tile of K stays in L1 for all queries, then the tile of V.
       float* out = a.out + (r0 * a.n_heads + kv_head * group) * head.dv;
       each_group(seen, rows, group, out, [&](const AttendQueries& some) { weigh_queries<Simd>(head, some); });
-      each_group(seen, rows, group, out, [&](const AttendQueries& some) { gather_queries<Simd>(head, some); });
+      each_group(seen, rows, group, out, [&](const AttendQueries& some) { add_queries<Simd>(head, some); });
     }
     for (std::size_t n = 0; n < queries; ++n) {
       const Range seen = visible(r0 + n / group);

@@ -7,6 +7,7 @@
 #include <memra/detail/host_dot.hpp>
 #include <memra/detail/host_reg.hpp>
 #include <memra/detail/math.hpp>
+#include <memra/detail/platform.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
@@ -19,7 +20,7 @@ template <class Simd>
 inline constexpr std::size_t attend_regs = 2;
 template <>
 inline constexpr std::size_t attend_regs<PortableSimd> = 1;
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 template <>
 inline constexpr std::size_t attend_regs<VectorSimd<64>> = 4;
 #endif
@@ -167,7 +168,7 @@ inline void weigh(const AttendHead& head, const AttendQueries& some) noexcept {
 /// Weighted values of NQ queries in one tile. Keys that all of them see are taken together; the ragged ends one query
 /// at a time, in the same order.
 template <class Simd, std::size_t NQ>
-inline void gather(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void add_weighted(const AttendHead& head, const AttendQueries& some) noexcept {
   const float* p = head.p + some.first * attend_tile;
   std::size_t common = 0;
   std::size_t common_end = attend_tile;
@@ -202,18 +203,18 @@ inline void weigh_queries(const AttendHead& head, const AttendQueries& some) noe
   }
 }
 
-/// gather for some.count queries.
+/// add_weighted for some.count queries.
 template <class Simd>
-inline void gather_queries(const AttendHead& head, const AttendQueries& some) noexcept {
+inline void add_queries(const AttendHead& head, const AttendQueries& some) noexcept {
   switch (some.count) {
     case 4:
-      return gather<Simd, 4>(head, some);
+      return add_weighted<Simd, 4>(head, some);
     case 3:
-      return gather<Simd, 3>(head, some);
+      return add_weighted<Simd, 3>(head, some);
     case 2:
-      return gather<Simd, 2>(head, some);
+      return add_weighted<Simd, 2>(head, some);
     default:
-      return gather<Simd, 1>(head, some);
+      return add_weighted<Simd, 1>(head, some);
   }
 }
 

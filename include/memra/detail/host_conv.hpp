@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/detail/host_turn.hpp>
 #include <memra/detail/math.hpp>
+#include <memra/detail/platform.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
 #include <memra/launch.hpp>
@@ -80,7 +81,7 @@ struct ConvBody {
   // w[j][c] = weight of tap j and channel first + c. Four taps are what every model has.
   void turn_weights(std::size_t first, float (&w)[max_taps][channels]) const noexcept {
     const float* from = a.weight + first * r.d_conv;
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
     if (r.d_conv == 4) {
       for (std::size_t c = 0; c < channels; c += 4) turn_4x4(from + c * 4, 4, w[0] + c, channels);
       return;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memra/detail/platform.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
 
@@ -26,7 +27,7 @@ struct Reg {
   static T product(const T& a, const T& b) noexcept { return a * b; }
 };
 
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 template <std::size_t Bytes>
 struct Reg<VectorSimd<Bytes>> {
   using T = typename Registers<Bytes>::F;

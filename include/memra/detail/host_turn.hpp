@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memra/detail/platform.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/simd.hpp>
 
@@ -16,7 +17,7 @@ inline void turn_elements(const float* rows, std::size_t n, std::size_t width, s
   }
 }
 
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 /// Four rows, `width` apart, by four elements: to[d * to_width + j] = rows[j * width + d].
 inline void turn_4x4(const float* rows, std::size_t width, float* to, std::size_t to_width) noexcept {
   using F = Registers<16>::F;
@@ -35,7 +36,7 @@ inline void turn_4x4(const float* rows, std::size_t width, float* to, std::size_
 /// Writes n <= 16 rows of `width` elements as n lanes: keys[d * 64 + j] = rows[j * width + d].
 inline void turn_rows(const float* rows, std::size_t n, std::size_t width, float* keys) noexcept {
   std::size_t done = 0;
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
   if (n == attend_stage_rows) {
     // Sixteen keys are one cache line of `keys`, so a step writes whole lines.
     for (; done < width - width % 4; done += 4) {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
 #include <memra/error.hpp>
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
+#include <memra/prefix.hpp>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -74,5 +77,96 @@ inline Status same_planes(const Plan& cache, const Plan& prefix) {
   }
   return {};
 }
+
+/// What Cache::export_prefix and Cache::from_prefix do once their arguments are known to be sound.
+template <class Dev>
+struct PrefixIo {
+  /// Rows [0, n) of the live cache, `state` of a snapshot at n, and the logits if they are parked there.
+  /// @param state  [devices] the snapshot's copy of each state slab
+  static Result<CachePrefix<Dev>> write(CacheCore<Dev>& core, const std::vector<typename Dev::Buffer>& state,
+                                        std::size_t n) {
+    auto planned = plan(core.config, n, core.placement);
+    if (!planned) return planned.status();
+    CachePrefix<Dev> prefix;
+    prefix.config_ = core.config;
+    prefix.plan_ = *std::move(planned);
+    for (std::size_t d = 0; d < core.devices.size(); ++d) {
+      Dev& dev = *core.devices[d].dev;
+      auto rows = dev.alloc(prefix.plan_.devices[d].rows_bytes);
+      if (!rows) return rows.status();
+      auto fixed = dev.alloc(prefix.plan_.devices[d].state_bytes);
+      if (!fixed) return fixed.status();
+      if (Status s = dev.copy(fixed->data(), state[d].data(), fixed->size()); !s) return s;
+      prefix.devices_.push_back({&dev, *std::move(rows), *std::move(fixed)});
+    }
+    for (std::size_t i = 0; i < core.plan.planes.size(); ++i) {
+      const PlanePlan& from = core.plan.planes[i];
+      if (from.slab != SlabKind::rows) continue;
+      const PlanePlan& to = prefix.plan_.planes[i];
+      Dev& dev = *core.devices[from.device].dev;
+      if (Status s = copy_plane(to, dev, prefix.devices_[to.device].rows->data() + to.offset, from, dev,
+                                core.devices[from.device].rows.data() + from.offset, n);
+          !s) {
+        return s;
+      }
+    }
+    if (core.parked_valid && core.parked_pos == n) {
+      Dev& dev = *core.devices[core.stages.back().device].dev;
+      auto logits = dev.alloc(core.config.n_vocab * sizeof(float));
+      if (!logits) return logits.status();
+      if (Status s = dev.copy(logits->data(), core.parked->data(), logits->size()); !s) return s;
+      prefix.logits_.emplace(*std::move(logits));
+    }
+    return prefix;
+  }
+
+  /// Refuses a prefix that a cache of this model and size cannot take.
+  static Status check(const ModelConfig& cfg, std::size_t max_ctx, const CachePrefix<Dev>& prefix) {
+    const auto refuse = [](const char* sentence) {
+      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "%s", sentence);
+    };
+    if (prefix.devices_.empty()) return refuse("the prefix is empty (moved-from)");
+    if (prefix.pos() > max_ctx) {
+      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
+                             prefix.pos(), max_ctx);
+    }
+    if (cfg.n_vocab == prefix.config_.n_vocab && meaning(cfg.layers) == meaning(prefix.config_.layers)) return {};
+    auto planned = plan(cfg, max_ctx);
+    if (!planned) return planned.status();
+    if (Status s = same_planes(*planned, prefix.plan_); !s) return s;
+    return refuse("the prefix was made by a model of other heads, windows or vocabulary");
+  }
+
+  /// Fills a fresh cache of any placement. After a failure the cache is to be thrown away.
+  static Status read(CacheCore<Dev>& core, const CachePrefix<Dev>& prefix) {
+    const std::size_t n = prefix.pos();
+    const auto to = kept_planes(core.plan);
+    const auto held = kept_planes(prefix.plan_);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const PlanePlan& p = *to[i];
+      const PlanePlan& q = *held[i];
+      const auto& source = prefix.devices_[q.device];
+      const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
+      auto& target = core.devices[p.device];
+      if (Status s = copy_plane(p, *target.dev, target.slab(p.slab) + p.offset, q, *source.dev, from + q.offset, n);
+          !s) {
+        return s;
+      }
+    }
+    if (Status s = core.store_pos(n); !s) return s;
+    core.pos = n;
+    core.len = n;
+    if (!prefix.logits_) return {};
+    Dev& dev = *core.devices[core.stages.back().device].dev;
+    auto logits = dev.alloc(prefix.logits_->size());
+    if (!logits) return logits.status();
+    Dev& source = *prefix.devices_[prefix.plan_.stages.back().device].dev;
+    if (Status s = copy_between(dev, logits->data(), source, prefix.logits_->data(), logits->size()); !s) return s;
+    core.parked.emplace(*std::move(logits));
+    core.parked_pos = n;
+    core.parked_valid = true;
+    return {};
+  }
+};
 
 }  // namespace memra::detail

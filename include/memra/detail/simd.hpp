@@ -3,6 +3,8 @@
 // F32x16<VectorSimd<B>> keeps them in registers of B bytes (GCC's and clang's vector types); F32x16<PortableSimd> is
 // the twin on plain arrays, equal bit for bit, for compilers without such types. Code takes `class Simd = NativeSimd`
 // as a template parameter, so that tests can compare all widths in one program. Memory needs no alignment.
+// Vector types need GCC or clang, and no device compiler: their front ends do not all know vector types, so they read
+// the portable twin. The test for that is spelt out wherever it is needed.
 #pragma once
 
 #include <array>
@@ -12,13 +14,6 @@
 #include <memra/detail/half.hpp>
 #include <memra/detail/platform.hpp>
 #include <memra/detail/strict_fp.hpp>
-
-// Device compilers read host code with front ends that do not all know vector types: they get the portable twin.
-#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
-#define MEMRA_DETAIL_VECTORS() 1
-#else
-#define MEMRA_DETAIL_VECTORS() 0
-#endif
 
 namespace memra::detail {
 
@@ -31,7 +26,7 @@ struct PortableSimd {};
 template <std::size_t Bytes>
 struct VectorSimd {};
 
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 using NativeSimd = VectorSimd<64>;
 #elif defined(__AVX2__)
@@ -210,6 +205,6 @@ struct F32x16<PortableSimd> {
 
 }  // namespace memra::detail
 
-#if MEMRA_DETAIL_VECTORS()
+#if defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #include <memra/detail/simd_vector.hpp>
 #endif

@@ -9,14 +9,18 @@
 #include <memra/detail/half.hpp>
 #include <memra/detail/simd.hpp>
 
-#if MEMRA_DETAIL_VECTORS() && defined(__SSE2__)
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #include <immintrin.h>
-#define MEMRA_DETAIL_X86() 1
-#else
-#define MEMRA_DETAIL_X86() 0
 #endif
 
 namespace memra::detail {
+
+/// Whether this translation unit may use x86 intrinsics.
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
+inline constexpr bool has_x86 = true;
+#else
+inline constexpr bool has_x86 = false;
+#endif
 
 template <class Simd>
 inline constexpr std::size_t register_bytes = 0;
@@ -67,7 +71,7 @@ inline void narrow_lanes(const I32x16<Simd>& v, std::byte* p) noexcept {
   std::memcpy(p, &stored, sizeof stored);
 }
 
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512F__)
 /// The masked forms of the intrinsics, because g++ 12 warns of the undefined register inside the others.
 inline constexpr __mmask16 all_of_16 = 0xFFFF;
@@ -103,7 +107,7 @@ inline std::array<I32x16<VectorSimd<16>>::I, 2> pack_16(const I32x16<VectorSimd<
 template <class Simd>
 inline I32x16<Simd> widen_u8(const std::byte* p) noexcept {
   constexpr std::size_t width = register_bytes<Simd>;
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
   using I = Part<Simd>;
 #if defined(__AVX512F__)
   if constexpr (width == 64) {
@@ -125,14 +129,14 @@ inline I32x16<Simd> widen_u8(const std::byte* p) noexcept {
             (I)_mm_unpackhi_epi16(high, zero)};
   }
 #endif
-  if constexpr (width == 0 || !MEMRA_DETAIL_X86()) return widen_lanes<Simd, std::uint8_t>(p);
+  if constexpr (width == 0 || !has_x86) return widen_lanes<Simd, std::uint8_t>(p);
 }
 
 /// 16 bytes, each a number from -128 to 127.
 template <class Simd>
 inline I32x16<Simd> widen_i8(const std::byte* p) noexcept {
   constexpr std::size_t width = register_bytes<Simd>;
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
   using I = Part<Simd>;
 #if defined(__AVX512F__)
   if constexpr (width == 64) {
@@ -154,13 +158,13 @@ inline I32x16<Simd> widen_i8(const std::byte* p) noexcept {
             (I)_mm_srai_epi32(_mm_unpackhi_epi16(high, high), 24)};
   }
 #endif
-  if constexpr (width == 0 || !MEMRA_DETAIL_X86()) return widen_lanes<Simd, std::int8_t>(p);
+  if constexpr (width == 0 || !has_x86) return widen_lanes<Simd, std::int8_t>(p);
 }
 
 /// @pre every lane is in [-128, 127]
 template <class Simd>
 inline void narrow_i8(const I32x16<Simd>& v, std::byte* p) noexcept {
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512F__)
   if constexpr (register_bytes<Simd> == 64)
     return store_128(p, _mm512_maskz_cvtepi32_epi8(all_of_16, (__m512i)v.part[0]));
@@ -170,13 +174,13 @@ inline void narrow_i8(const I32x16<Simd>& v, std::byte* p) noexcept {
     return store_128(p, _mm_packs_epi16((__m128i)packed[0], (__m128i)packed[1]));
   }
 #endif
-  if constexpr (register_bytes<Simd> == 0 || !MEMRA_DETAIL_X86()) narrow_lanes<std::int8_t>(v, p);
+  if constexpr (register_bytes<Simd> == 0 || !has_x86) narrow_lanes<std::int8_t>(v, p);
 }
 
 /// @pre every lane is in [0, 255]
 template <class Simd>
 inline void narrow_u8(const I32x16<Simd>& v, std::byte* p) noexcept {
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512F__)
   if constexpr (register_bytes<Simd> == 64)
     return store_128(p, _mm512_maskz_cvtepi32_epi8(all_of_16, (__m512i)v.part[0]));
@@ -186,13 +190,13 @@ inline void narrow_u8(const I32x16<Simd>& v, std::byte* p) noexcept {
     return store_128(p, _mm_packus_epi16((__m128i)packed[0], (__m128i)packed[1]));
   }
 #endif
-  if constexpr (register_bytes<Simd> == 0 || !MEMRA_DETAIL_X86()) narrow_lanes<std::uint8_t>(v, p);
+  if constexpr (register_bytes<Simd> == 0 || !has_x86) narrow_lanes<std::uint8_t>(v, p);
 }
 
 /// Bit i is the top bit of lane i.
 template <class Simd>
 inline std::uint32_t top_bits(const I32x16<Simd>& v) noexcept {
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512DQ__)
   if constexpr (register_bytes<Simd> == 64) return _mm512_movepi32_mask((__m512i)v.part[0]);
 #endif
@@ -210,7 +214,7 @@ inline std::uint32_t top_bits(const I32x16<Simd>& v) noexcept {
     return r;
   }
 #endif
-  if constexpr (register_bytes<Simd> == 0 || !MEMRA_DETAIL_X86()) {
+  if constexpr (register_bytes<Simd> == 0 || !has_x86) {
     const std::array<std::int32_t, simd_lanes> lane = lanes_of(v);
     std::uint32_t r = 0;
     for (std::size_t i = 0; i < simd_lanes; ++i) r |= (static_cast<std::uint32_t>(lane[i]) >> 31) << i;
@@ -222,7 +226,7 @@ inline std::uint32_t top_bits(const I32x16<Simd>& v) noexcept {
 template <class Simd>
 inline I32x16<Simd> spread_bits(std::uint32_t mask, std::int32_t value) noexcept {
   using I = I32x16<Simd>;
-#if MEMRA_DETAIL_X86() && defined(__AVX512F__)
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE() && defined(__AVX512F__)
   if constexpr (register_bytes<Simd> == 64) {
     return {(typename I::I)_mm512_maskz_set1_epi32(static_cast<__mmask16>(mask), value)};
   }
@@ -235,7 +239,7 @@ inline I32x16<Simd> spread_bits(std::uint32_t mask, std::int32_t value) noexcept
 template <class Simd>
 inline I32x16<Simd> widen_u16(const std::byte* p) noexcept {
   constexpr std::size_t width = register_bytes<Simd>;
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
   using I = Part<Simd>;
 #if defined(__AVX512F__)
   if constexpr (width == 64) {
@@ -255,13 +259,13 @@ inline I32x16<Simd> widen_u16(const std::byte* p) noexcept {
             (I)_mm_unpackhi_epi16(high, zero)};
   }
 #endif
-  if constexpr (width == 0 || !MEMRA_DETAIL_X86()) return widen_lanes<Simd, std::uint16_t>(p);
+  if constexpr (width == 0 || !has_x86) return widen_lanes<Simd, std::uint16_t>(p);
 }
 
 /// The low 16 bits of every lane.
 template <class Simd>
 inline void narrow_u16(const I32x16<Simd>& v, std::byte* p) noexcept {
-#if MEMRA_DETAIL_X86()
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
 #if defined(__AVX512F__)
   if constexpr (register_bytes<Simd> == 64) {
     return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
@@ -274,12 +278,12 @@ inline void narrow_u16(const I32x16<Simd>& v, std::byte* p) noexcept {
     return store_128(p + 16, (__m128i)packed[1]);
   }
 #endif
-  if constexpr (register_bytes<Simd> == 0 || !MEMRA_DETAIL_X86()) narrow_lanes<std::uint16_t>(v, p);
+  if constexpr (register_bytes<Simd> == 0 || !has_x86) narrow_lanes<std::uint16_t>(v, p);
 }
 
 /// f16_to_f32 and f32_to_f16 by the CPU's own instruction where there is one.
 inline float fast_f16_to_f32(std::uint16_t h) noexcept {
-#if MEMRA_DETAIL_X86() && defined(__F16C__)
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE() && defined(__F16C__)
   return _cvtsh_ss(h);
 #else
   return f16_to_f32(h);
@@ -287,7 +291,7 @@ inline float fast_f16_to_f32(std::uint16_t h) noexcept {
 }
 /// @pre x is not NaN
 inline std::uint16_t fast_f32_to_f16(float x) noexcept {
-#if MEMRA_DETAIL_X86() && defined(__F16C__)
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE() && defined(__F16C__)
   const __m128i h = _mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT);
   return static_cast<std::uint16_t>(_mm_cvtsi128_si32(h));
 #else
