@@ -103,7 +103,7 @@ TEST_CASE("tuned kernels: graphs, rollbacks and replays give the bits of single 
   }
 }
 
-TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph]") {
+TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][sanitize]") {
   CudaDev dev = make_cuda();
   KernelModel<CudaDev> m(dev, 30);
   const auto one = record(m, 1);

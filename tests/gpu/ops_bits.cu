@@ -36,12 +36,12 @@ void compare_with_host(Dev& dev, const Skip& skips) {
   REQUIRE(compared > 100);
 }
 
-TEST_CASE("portable kernels on the GPU give the host's bits for every op", "[ops]") {
+TEST_CASE("portable kernels on the GPU give the host's bits for every op", "[ops][sanitize]") {
   PortableCuda dev;
   compare_with_host(dev, [](const std::string&) { return false; });
 }
 
-TEST_CASE("tuned kernels give the host's bits for every op but attend", "[ops]") {
+TEST_CASE("tuned kernels give the host's bits for every op but attend", "[ops][sanitize]") {
   memra::CudaDev dev = make_cuda();
   compare_with_host(dev, [](const std::string& name) { return name.rfind("attend", 0) == 0; });
 }
@@ -113,7 +113,7 @@ TEST_CASE("attend is within its class of the host, and each row's bits are its o
   std::printf("attend: largest relative distance to the host %.2e\n", worst);
 }
 
-TEST_CASE("rows on both sides of a rung of the key grid", "[ops]") {
+TEST_CASE("rows on both sides of a rung of the key grid", "[ops][sanitize]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
   KvShape s;  // 16 kv heads: at most 16 chunks, so the chunk grows after 16 * 256 keys
@@ -135,7 +135,7 @@ TEST_CASE("rows on both sides of a rung of the key grid", "[ops]") {
   }
 }
 
-TEST_CASE("keys that a row does not see change none of its bits", "[ops]") {
+TEST_CASE("keys that a row does not see change none of its bits", "[ops][sanitize]") {
   memra::CudaDev dev = make_cuda();
   KvShape s;
   s.rows = 700;

@@ -1,6 +1,8 @@
 // append on CUDA: K and V of a layer in one launch, four elements per thread, eight threads per block of 32.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/codec_scalar.hpp>
@@ -39,10 +41,10 @@ struct CudaAppend {
                    std::size_t rows) noexcept {
     const std::size_t widest = k.width > v.width ? k.width : v.width;
     const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-    // Even addresses: blocks of every format are an even number of bytes.
+    // Rows of formats without blocks are stored up to 16 bytes at a time.
     const auto base =
         reinterpret_cast<std::uintptr_t>(k.first.quants) | reinterpret_cast<std::uintptr_t>(v.first.quants);
-    return base % 2 == 0 && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 &&
+    return base % 16 == 0 && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 &&
            rows <= 0x7fffffffU / (widest / 4);
   }
 
@@ -73,16 +75,24 @@ struct CudaAppend {
       case Format::q4_0:
         return q4_0(x, live, wide, p.at(phys, quad / 8));
       case Format::f32:
-        if (live) scalar_encode_blocks<Format::f32>(x, 4, p.at(phys, quad * 4));
+        if (live) *reinterpret_cast<float4*>(p.at(phys, quad * 4).quants) = make_float4(x[0], x[1], x[2], x[3]);
         return;
       case Format::f16:
-        if (live) scalar_encode_blocks<Format::f16>(x, 4, p.at(phys, quad * 4));
+        if (live)
+          put_halves(p.at(phys, quad * 4).quants, half_bits(x[0]), half_bits(x[1]), half_bits(x[2]), half_bits(x[3]));
         return;
       case Format::bf16:
-        if (live) scalar_encode_blocks<Format::bf16>(x, 4, p.at(phys, quad * 4));
+        if (live) {
+          put_halves(p.at(phys, quad * 4).quants, f32_to_bf16(x[0]), f32_to_bf16(x[1]), f32_to_bf16(x[2]),
+                     f32_to_bf16(x[3]));
+        }
         return;
       case Format::fp8_e4m3:
-        if (live) scalar_encode_blocks<Format::fp8_e4m3>(x, 4, p.at(phys, quad * 4));
+        if (live) {
+          put(p.at(phys, quad * 4).quants,
+              f32_to_fp8(x[0]) | f32_to_fp8(x[1]) << 8 | f32_to_fp8(x[2]) << 16 | std::uint32_t{f32_to_fp8(x[3])} << 24,
+              true);
+        }
         return;
     }
   }
@@ -109,6 +119,21 @@ struct CudaAppend {
       x = (lane() & distance) == 0 ? f(x, other) : f(other, x);
     }
     return x;
+  }
+
+  /// f32_to_f16 by the conversion instruction, which rounds the same way but has another NaN.
+  static __device__ std::uint16_t half_bits(float x) {
+    const std::uint32_t u = __float_as_uint(x);
+    if ((u & 0x7FFFFFFFU) > f32_inf_bits) return static_cast<std::uint16_t>((u >> 16 & 0x8000U) | 0x7E00U);
+    return __half_as_ushort(__float2half_rn(x));
+  }
+  static __device__ std::uint16_t scale_bits(float d) {
+    const std::uint16_t h = half_bits(d);
+    return (h & 0x7FFFU) == 0x7C00U ? static_cast<std::uint16_t>(h - 1U) : h;
+  }
+  static __device__ void put_halves(std::byte* to, std::uint16_t a, std::uint16_t b, std::uint16_t c, std::uint16_t d) {
+    *reinterpret_cast<uint2*>(to) =
+        make_uint2(std::uint32_t{a} | std::uint32_t{b} << 16, std::uint32_t{c} | std::uint32_t{d} << 16);
   }
 
   static __device__ void put(std::byte* to, std::uint32_t four, bool wide) {
@@ -139,7 +164,7 @@ struct CudaAppend {
     }
     if (!live) return;
     put(to.quants + 4 * lane(), four, wide);
-    if (lane() == 0) *reinterpret_cast<std::uint16_t*>(to.scales) = stored_scale(d);
+    if (lane() == 0) *reinterpret_cast<std::uint16_t*>(to.scales) = scale_bits(d);
   }
 
   /// Nibbles of elements i and i + 16 share a byte: the upper four threads hand theirs to the lower four.
@@ -178,7 +203,7 @@ struct CudaAppend {
     put_nibbles(four, live, wide, to.quants);
     if (!live || lane() != 0) return;
     put(to.fifths, fifth, wide);
-    put(to.scales, std::uint32_t{stored_scale(d)} | std::uint32_t{f32_to_f16(min)} << 16, wide);
+    put(to.scales, std::uint32_t{scale_bits(d)} | std::uint32_t{half_bits(min)} << 16, wide);
   }
 
   __device__ void q4_0(const float* in4, bool live, bool wide, const BlockCursor& to) const {
@@ -201,7 +226,7 @@ struct CudaAppend {
       four |= (id == 0 && d != 0 ? 0U : q < 15U ? q : 15U) << (8 * i);
     }
     put_nibbles(four, live, wide, to.quants);
-    if (live && lane() == 0) *reinterpret_cast<std::uint16_t*>(to.scales) = stored_scale(d);
+    if (live && lane() == 0) *reinterpret_cast<std::uint16_t*>(to.scales) = scale_bits(d);
   }
 };
 
