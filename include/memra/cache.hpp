@@ -114,28 +114,9 @@ class Cache {
   ///         forward that died half way is repaired by rollback or reset
   Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
-    Core& c = *core_;
-    if (rows == 0) return refuse(ErrorKind::bad_argument, "begin_step", "0 rows; expected at least 1");
-    if (rows > c.plan.max_ctx - c.pos) {
-      return Status::failure(ErrorKind::bad_argument, "begin_step", 0, 0,
-                             "%zu rows at position %zu; %zu fit below max_ctx %zu", rows, c.pos, c.plan.max_ctx - c.pos,
-                             c.plan.max_ctx);
-    }
-    if (c.step_open && c.has_recurrent) {
-      return refuse(ErrorKind::bad_state, "begin_step",
-                    "a step is open and may have moved recurrent state; advance, roll back or reset first");
-    }
-    if (c.taps && !c.taps->holds(c.pos, rows)) {
-      return Status::failure(ErrorKind::bad_state, "begin_step", 0, 0,
-                             "the armed tap sink holds %zu rows from position %zu on; %zu rows at %zu do not fit",
-                             c.taps->cap_rows(), c.taps->origin(), rows, c.pos);
-    }
-    ++c.step_id;
-    c.step_open = true;
-    c.step_rows = rows;
-    c.step_written = 0;
-    c.step_bound = c.pos;
-    return Step<Dev>(c);
+    if (Status s = core_->admit("begin_step", rows); !s) return s;
+    core_->open_step(rows, core_->pos);
+    return Step<Dev>(*core_);
   }
 
   // --- decoding at positions that move on the device (captured steps) ---
@@ -145,33 +126,18 @@ class Cache {
   /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture.
   /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions)
   Result<Step<Dev>> begin_device_step(std::size_t rows) noexcept {
-    if (!core_) return moved_from("begin_device_step");
-    Core& c = *core_;
-    if (c.tainted) return usable("begin_device_step");
-    if (rows == 0 || rows > c.plan.max_ctx) {
-      return Status::failure(ErrorKind::bad_argument, "begin_device_step", 0, 0, "%zu rows; expected 1 to max_ctx %zu",
-                             rows, c.plan.max_ctx);
-    }
-    if (c.taps || (c.step_open && c.has_recurrent)) {
-      return refuse(ErrorKind::bad_state, "begin_device_step",
-                    "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
-    }
-    ++c.step_id;
-    c.step_open = true;
-    c.step_rows = rows;
-    c.step_written = 0;
-    c.step_bound = c.plan.max_ctx;
-    return Step<Dev>(c);
+    if (Status s = sound("begin_device_step"); !s) return s;
+    if (Status s = core_->admit_on_device("begin_device_step", rows); !s) return s;
+    core_->open_step(rows, core_->plan.max_ctx);
+    return Step<Dev>(*core_);
   }
 
   /// Commits the open step on the device: queues the increment of every stage's pos_d. pos() is stale from here to
   /// catch_up, which every other call that needs it does by itself.
   /// @return bad_state if no step is open or a layer was not written; a device failure taints
   Status advance_d() noexcept {
-    if (!core_) return moved_from("advance_d");
-    if (core_->tainted) return usable("advance_d");
-    if (!core_->step_open) return refuse(ErrorKind::bad_state, "advance_d", "no step is open; begin one first");
-    if (core_->step_written != core_->n_components) return core_->unwritten();
+    if (Status s = sound("advance_d"); !s) return s;
+    if (Status s = core_->complete("advance_d"); !s) return s;
     return detail::advance_on_device(*core_);
   }
 
@@ -181,7 +147,7 @@ class Cache {
   }
 
   /// pos, or while it is stale the largest it can be.
-  std::size_t pos_bound() const noexcept { return !core_ ? 0 : core_->ahead ? core_->pos_bound : core_->pos; }
+  std::size_t pos_bound() const noexcept { return core_ ? core_->bound() : 0; }
 
   /// Takes pos from the device; waits for what is queued there.
   /// @return bad_state if a step would have passed max_ctx: it wrote nothing beyond, and the cache is tainted; a device
@@ -194,14 +160,10 @@ class Cache {
   Status advance() noexcept {
     if (Status s = usable("advance"); !s) return s;
     Core& c = *core_;
-    if (!c.step_open) return refuse(ErrorKind::bad_state, "advance", "no step is open; begin one first");
-    if (c.step_written != c.n_components) return c.unwritten();
+    if (Status s = c.complete("advance"); !s) return s;
     detail::TaintScope<Dev> taint(c);
     if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
-    c.pos += c.step_rows;
-    c.len = std::max(c.len, c.pos);
-    c.step_open = false;
-    if (c.taps) c.taps->commit(c.pos);
+    c.move_to(c.pos + c.step_rows);
     taint.done();
     return {};
   }
@@ -229,7 +191,7 @@ class Cache {
   ///         `snap` is invalid until refreshed
   Status snapshot_into(CacheSnapshot<Dev>& snap) noexcept {
     if (Status s = at_rest("snapshot_into"); !s) return s;
-    if (Status s = own("snapshot_into", snap); !s) return s;
+    if (Status s = snap.made_by(*core_->lineage, "snapshot_into"); !s) return s;
     return fill(snap);
   }
 
@@ -245,7 +207,7 @@ class Cache {
   ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
   Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept) noexcept {
     if (!core_) return moved_from("rollback");
-    if (Status s = valid("rollback", snap); !s) return s;
+    if (Status s = snap.usable_for(*core_->lineage, "rollback"); !s) return s;
     Core& c = *core_;
     // Having run out of rows is what a rollback repairs; a position that cannot be had is not.
     if (Status s = detail::catch_up(c); !s && c.ahead) return s;
@@ -358,7 +320,7 @@ class Cache {
   /// @return as rollback for the snapshot; bad_argument at position 0; out_of_memory; device_failure
   Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
     if (Status s = usable("export_prefix"); !s) return s;
-    if (Status s = valid("export_prefix", snap); !s) return s;
+    if (Status s = snap.usable_for(*core_->lineage, "export_prefix"); !s) return s;
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
@@ -397,37 +359,16 @@ class Cache {
     return refuse(ErrorKind::bad_state, call, "the cache is empty (moved-from); expected one made by create");
   }
 
+  /// Not moved-from and not tainted; asks nothing of the device.
+  Status sound(const char* call) const noexcept { return core_ ? core_->usable(call) : moved_from(call); }
+  /// Sound, and the host knows the position.
   Status usable(const char* call) const noexcept {
-    if (!core_) return moved_from(call);
-    if (Status s = core_->usable(call); !s) return s;
+    if (Status s = sound(call); !s) return s;
     return detail::catch_up(*core_);
   }
   Status at_rest(const char* call) const noexcept {
     if (Status s = usable(call); !s) return s;
     return core_->at_rest(call);
-  }
-
-  /// The snapshot was made by this cache.
-  Status own(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
-    if (!snap.record_) return refuse(ErrorKind::bad_argument, call, "the snapshot is empty (moved-from)");
-    if (snap.lineage_ != core_->lineage) {
-      return refuse(ErrorKind::bad_argument, call, "the snapshot was made by another cache");
-    }
-    return {};
-  }
-
-  /// The snapshot was made by this cache, is whole, and its branch still exists.
-  Status valid(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
-    if (Status s = own(call, snap); !s) return s;
-    if (!snap.record_->written) {
-      return refuse(ErrorKind::bad_state, call, "the snapshot is half-written: its last snapshot_into failed");
-    }
-    if (snap.record_->stale) {
-      return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                             "the snapshot at position %zu is stale: the cache was rolled back or reset below it",
-                             snap.record_->pos);
-    }
-    return {};
   }
 
   Status fill(CacheSnapshot<Dev>& snap) noexcept {
