@@ -28,9 +28,34 @@ struct AdvanceBody {
   }
 };
 
+/// Opens a step whose kernels may run at any position.
+template <class Dev>
+Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
+  if (Status s = core.usable("begin_device_step"); !s) return s;
+  if (rows == 0 || rows > core.plan.max_ctx) {
+    return Status::failure(ErrorKind::bad_argument, "begin_device_step", 0, 0, "%zu rows; expected 1 to max_ctx %zu",
+                           rows, core.plan.max_ctx);
+  }
+  if (core.taps || (core.step_open && core.has_recurrent)) {
+    return Status::failure(ErrorKind::bad_state, "begin_device_step", 0, 0,
+                           "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
+  }
+  ++core.step_id;
+  core.step_open = true;
+  core.step_rows = rows;
+  core.step_written = 0;
+  core.step_bound = core.plan.max_ctx;
+  return {};
+}
+
 /// Queues the increment of every stage and closes the step.
 template <class Dev>
 Status advance_on_device(CacheCore<Dev>& core) noexcept {
+  if (Status s = core.usable("advance_d"); !s) return s;
+  if (!core.step_open) {
+    return Status::failure(ErrorKind::bad_state, "advance_d", 0, 0, "no step is open; begin one first");
+  }
+  if (core.step_written != core.n_components) return core.unwritten();
   TaintScope<Dev> taint(core);
   for (const auto& stage : core.stages) {
     const AdvanceBody body{stage.pos_d, static_cast<std::int32_t>(core.step_rows),
@@ -70,6 +95,18 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
                          "a step on the device would have passed max_ctx %zu; the stream ends at position %zu: roll "
                          "back or reset",
                          core.plan.max_ctx, core.pos);
+}
+
+/// As CacheCore::usable, of a cache that knows where it is.
+template <class Dev>
+Status usable(CacheCore<Dev>& core, const char* call) noexcept {
+  if (Status s = core.usable(call); !s) return s;
+  return catch_up(core);
+}
+template <class Dev>
+Status at_rest(CacheCore<Dev>& core, const char* call) noexcept {
+  if (Status s = usable(core, call); !s) return s;
+  return core.at_rest(call);
 }
 
 }  // namespace memra::detail
