@@ -28,7 +28,8 @@ build() {
   jobs="$jobs $!"
   g++ -std=c++20 -O0 -Itests -c tests/support/main.cpp -o "$out/main.o" &
   jobs="$jobs $!"
-  for job in $jobs; do wait "$job" || exit 2; done
+  for job in $jobs; do wait "$job" || broken=1; done
+  [ -z "${broken-}" ] || exit 2
   # The C++ library inside: the programs may run on another machine.
   g++ -static-libstdc++ -static-libgcc "$out"/*.o -o "$out/memra_gpu_tests" -L"$lib/lib64" -lcudart_static -ldl -lrt \
     -lpthread || exit 2
