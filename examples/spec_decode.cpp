@@ -113,7 +113,9 @@ int run(const Flags& f, const CLI::App& app) {
     devs.push_back(std::make_unique<memra::HostDev>());
     stages.push_back(devs.back().get());
   }
-  return tiny::run_job<memra::HostDev>(job, files, stages);
+  const int verdict = tiny::run_job<memra::HostDev>(job, files, stages);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse("could not write all of the standard output");
+  return verdict;
 }
 
 }  // namespace
