@@ -19,6 +19,9 @@
 #include <tiny_engine/job.hpp>
 #include <tiny_engine/model.hpp>
 #include <vector>
+#if defined(MEMRA_SPEC_DECODE_CUDA)  // the program spec_decode_cuda: this file, read by nvcc
+#include <memra/cuda/ops.cuh>
+#endif
 
 namespace {
 
@@ -100,22 +103,32 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   return job;
 }
 
-int run(const Flags& f, const CLI::App& app) {
-  if (f.device != "host")
-    refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
+/// The job on as many device objects as there are stages: `make` gives one.
+template <class Dev, class Make>
+int run_on(const Flags& f, const CLI::App& app, const Make& make) {
   const tiny::ModelFiles files = memra::check(tiny::load_model(f.model));
   const tiny::Job job = make_job(f, app, files);
   // Every stage is a device of its own, as it would be with real ones.
   const std::size_t n = number("--stages", f.stages, 1, files.config.n_layers());
-  std::vector<std::unique_ptr<memra::HostDev>> devs;
-  std::vector<memra::HostDev*> stages;
+  std::vector<std::unique_ptr<Dev>> devs;
+  std::vector<Dev*> stages;
   for (std::size_t s = 0; s < n; ++s) {
-    devs.push_back(std::make_unique<memra::HostDev>());
+    devs.push_back(std::make_unique<Dev>(make()));
     stages.push_back(devs.back().get());
   }
-  const int verdict = tiny::run_job<memra::HostDev>(job, files, stages);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse("could not write all of the standard output");
-  return verdict;
+  return tiny::run_job<Dev>(job, files, stages);
+}
+
+int run(const Flags& f, const CLI::App& app) {
+  if (f.device == "host") return run_on<memra::HostDev>(f, app, [] { return memra::HostDev(); });
+#if defined(MEMRA_SPEC_DECODE_CUDA)
+  if (f.device == "cuda") {
+    return run_on<memra::CudaDev>(f, app, [] { return memra::check(memra::CudaDev::create()); });
+  }
+  refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or cuda");
+#else
+  refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
+#endif
 }
 
 }  // namespace
@@ -137,7 +150,9 @@ int main(int argc, char** argv) {
   app.add_flag("--ignore-eos", f.ignore_eos, "go on after the end of the text");
   try {
     app.parse(argc, argv);
-    return run(f, app);
+    const int verdict = run(f, app);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse("could not write all of the standard output");
+    return verdict;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
     std::fflush(stdout);

@@ -52,7 +52,8 @@ class Step {
     detail::RecurComponent* c = core_->template find<detail::RecurComponent>(il, nth);
     if (Status s = take("recur", "recurrent", il, c); !s) return s;
     const RecurrentSpec& r = c->spec;
-    return RecurView{c->conv, c->ssm, c->ssm_alt, r.n_k_heads, r.n_v_heads, r.d_k, r.d_v, r.d_conv, r.map, rows_};
+    return RecurView{c->conv, c->ssm,   c->ssm_alt, r.n_k_heads, r.n_v_heads,        r.d_k,
+                     r.d_v,   r.d_conv, r.map,      rows_,       core_->step_pos(il)};
   }
 
   /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
