@@ -10,6 +10,7 @@
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/device_pos.hpp>
 #include <memra/detail/prefix_io.hpp>
+#include <memra/device_steps.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/layers.hpp>
@@ -33,7 +34,8 @@ namespace memra {
 /// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
 /// moved-from cache answers bad_state, position 0 and no layers.
 template <class Dev>
-class Cache {
+class Cache : public DeviceSteps<Cache<Dev>, Dev> {
+  friend class DeviceSteps<Cache<Dev>, Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 
@@ -118,41 +120,6 @@ class Cache {
     core_->open_step(rows, core_->pos);
     return Step<Dev>(*core_);
   }
-
-  // --- decoding at positions that move on the device (captured steps) ---
-
-  /// Opens a step whose kernels may run at any position: what a captured graph holds. End it with advance_d.
-  ///
-  /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture.
-  /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions)
-  Result<Step<Dev>> begin_device_step(std::size_t rows) noexcept {
-    if (Status s = sound("begin_device_step"); !s) return s;
-    if (Status s = core_->admit_on_device("begin_device_step", rows); !s) return s;
-    core_->open_step(rows, core_->plan.max_ctx);
-    return Step<Dev>(*core_);
-  }
-
-  /// Commits the open step on the device: queues the increment of every stage's pos_d. pos() is stale from here to
-  /// catch_up, which every other call that needs it does by itself.
-  /// @return bad_state if no step is open or a layer was not written; a device failure taints
-  Status advance_d() noexcept {
-    if (Status s = sound("advance_d"); !s) return s;
-    if (Status s = core_->complete("advance_d"); !s) return s;
-    return detail::advance_on_device(*core_);
-  }
-
-  /// Says that recorded steps of `rows` rows in all were queued again: pos() is stale until catch_up.
-  void replayed(std::size_t rows) noexcept {
-    if (core_) core_->note_ahead(rows);
-  }
-
-  /// pos, or while it is stale the largest it can be.
-  std::size_t pos_bound() const noexcept { return core_ ? core_->bound() : 0; }
-
-  /// Takes pos from the device; waits for what is queued there.
-  /// @return bad_state if a step would have passed max_ctx: it wrote nothing beyond, and the cache is tainted; a device
-  ///         failure
-  Status catch_up() noexcept { return core_ ? detail::catch_up(*core_) : moved_from("catch_up"); }
 
   /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
   ///
@@ -359,17 +326,9 @@ class Cache {
     return refuse(ErrorKind::bad_state, call, "the cache is empty (moved-from); expected one made by create");
   }
 
-  /// Not moved-from and not tainted; asks nothing of the device.
-  Status sound(const char* call) const noexcept { return core_ ? core_->usable(call) : moved_from(call); }
-  /// Sound, and the host knows the position.
-  Status usable(const char* call) const noexcept {
-    if (Status s = sound(call); !s) return s;
-    return detail::catch_up(*core_);
-  }
-  Status at_rest(const char* call) const noexcept {
-    if (Status s = usable(call); !s) return s;
-    return core_->at_rest(call);
-  }
+  // Both first learn where the device is, if it moved on by itself.
+  Status usable(const char* call) const noexcept { return core_ ? detail::usable(*core_, call) : moved_from(call); }
+  Status at_rest(const char* call) const noexcept { return core_ ? detail::at_rest(*core_, call) : moved_from(call); }
 
   Status fill(CacheSnapshot<Dev>& snap) noexcept {
     snap.record_->written = false;

@@ -13,6 +13,8 @@ namespace memra {
 
 template <class Dev>
 class Cache;
+template <class Self, class Dev>
+class DeviceSteps;
 
 /// Hands out the views a forward of `rows` tokens writes and reads. Made by Cache::begin_step, ended by Cache::advance
 /// (or rollback, reset, a later begin_step): a view asked of an ended step, or of a tainted cache, is bad_state.
@@ -64,6 +66,7 @@ class Step {
 
  private:
   friend class Cache<Dev>;
+  friend class DeviceSteps<Cache<Dev>, Dev>;
   explicit Step(detail::CacheCore<Dev>& core) noexcept
       : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
 

@@ -28,9 +28,20 @@ struct AdvanceBody {
   }
 };
 
+/// Opens a step whose kernels may run at any position.
+template <class Dev>
+Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
+  if (Status s = core.usable("begin_device_step"); !s) return s;
+  if (Status s = core.admit_on_device("begin_device_step", rows); !s) return s;
+  core.open_step(rows, core.plan.max_ctx);
+  return {};
+}
+
 /// Queues the increment of every stage and closes the step.
 template <class Dev>
 Status advance_on_device(CacheCore<Dev>& core) noexcept {
+  if (Status s = core.usable("advance_d"); !s) return s;
+  if (Status s = core.complete("advance_d"); !s) return s;
   TaintScope<Dev> taint(core);
   for (const auto& stage : core.stages) {
     const AdvanceBody body{stage.pos_d, static_cast<std::int32_t>(core.step_rows),
@@ -70,6 +81,18 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
                          "a step on the device would have passed max_ctx %zu; the stream ends at position %zu: roll "
                          "back or reset",
                          core.plan.max_ctx, core.pos);
+}
+
+/// As CacheCore::usable, of a cache that knows where it is.
+template <class Dev>
+Status usable(CacheCore<Dev>& core, const char* call) noexcept {
+  if (Status s = core.usable(call); !s) return s;
+  return catch_up(core);
+}
+template <class Dev>
+Status at_rest(CacheCore<Dev>& core, const char* call) noexcept {
+  if (Status s = usable(core, call); !s) return s;
+  return core.at_rest(call);
 }
 
 }  // namespace memra::detail
