@@ -9,12 +9,14 @@
 #include <memra/cache_types.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/prefix_io.hpp>
+#include <memra/detail/round_state.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/layers.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
+#include <memra/round.hpp>
 #include <memra/snapshot.hpp>
 #include <memra/step.hpp>
 #include <memra/taps.hpp>
@@ -60,7 +62,7 @@ class Cache {
   /// @param fence  [devs.size() + 1], starts with 0, does not decrease (an empty stage is legal); see pp_cuts
   static Result<Cache> create_ppn(std::span<Dev* const> devs, std::span<const std::size_t> fence,
                                   const ModelConfig& cfg, std::size_t max_ctx, const CacheOptions& options = {}) {
-    auto core = detail::build_core<Dev>(devs, fence, cfg, max_ctx, options.blocks);
+    auto core = detail::build_core<Dev>(devs, fence, cfg, max_ctx, options);
     if (!core) return core.status();
     return Cache(*std::move(core));
   }
@@ -97,16 +99,17 @@ class Cache {
     return KvLayer{c->spec, c->k, c->v, core_->len, core_->stages[stage_of(il)].pos_d};
   }
 
-  /// Recurrent state of layer `il`, nullopt where it has none.
+  /// Recurrent state of layer `il`, nullopt where it has none. Rounds of planes change which address is current.
   std::optional<RecurLayer> recur(std::size_t il, std::size_t nth = 0) const noexcept {
     const auto* c = core_ ? core_->template find<detail::RecurComponent>(il, nth) : nullptr;
     if (c == nullptr) return std::nullopt;
-    return RecurLayer{c->spec, c->conv, c->ssm, core_->pos};
+    return RecurLayer{c->spec, c->conv, c->view(0, c->round).plane(core_->plane), core_->pos};
   }
 
   // --- decoding ---
 
-  /// Opens a forward of `rows` tokens at pos. Writes nothing.
+  /// Opens a forward of `rows` tokens at pos. Writes nothing, unless rounds of planes came before: then the current
+  /// plane is copied to where a step expects it.
   ///
   /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, while
   ///         an armed tap sink has no place for the rows, or with a recurrent layer while another step is open: a
@@ -114,25 +117,9 @@ class Cache {
   Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
     Core& c = *core_;
-    if (rows == 0) return refuse(ErrorKind::bad_argument, "begin_step", "0 rows; expected at least 1");
-    if (rows > c.plan.max_ctx - c.pos) {
-      return Status::failure(ErrorKind::bad_argument, "begin_step", 0, 0,
-                             "%zu rows at position %zu; %zu fit below max_ctx %zu", rows, c.pos, c.plan.max_ctx - c.pos,
-                             c.plan.max_ctx);
-    }
-    if (c.step_open && c.has_recurrent) {
-      return refuse(ErrorKind::bad_state, "begin_step",
-                    "a step is open and may have moved recurrent state; advance, roll back or reset first");
-    }
-    if (c.taps && !c.taps->holds(c.pos, rows)) {
-      return Status::failure(ErrorKind::bad_state, "begin_step", 0, 0,
-                             "the armed tap sink holds %zu rows from position %zu on; %zu rows at %zu do not fit",
-                             c.taps->cap_rows(), c.taps->origin(), rows, c.pos);
-    }
-    ++c.step_id;
-    c.step_open = true;
-    c.step_rows = rows;
-    c.step_written = 0;
+    if (Status s = c.admit("begin_step", rows); !s) return s;
+    if (Status s = detail::land(c); !s) return s;
+    c.open_step(rows);
     return Step<Dev>(c);
   }
 
@@ -143,23 +130,37 @@ class Cache {
     if (Status s = usable("advance"); !s) return s;
     Core& c = *core_;
     if (!c.step_open) return refuse(ErrorKind::bad_state, "advance", "no step is open; begin one first");
+    if (c.round_id == c.step_id) return refuse(ErrorKind::bad_state, "advance", "a round is open; commit it");
     if (c.step_written != c.n_components) return c.unwritten();
     detail::TaintScope<Dev> taint(c);
     if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
-    c.pos += c.step_rows;
-    c.len = std::max(c.len, c.pos);
-    c.step_open = false;
-    if (c.taps) c.taps->commit(c.pos);
+    c.move_to(c.pos + c.step_rows);
     taint.done();
     return {};
   }
+
+  /// Opens a round: a forward of `rows` tokens of which commit keeps the first few. See Round.
+  ///
+  /// @return as begin_step; bad_argument for a strategy or rows that were not paid for (CacheOptions::rounds);
+  ///         bad_state also while a replay is owed; a device failure of a replay's copy leaves the cache as it was
+  Result<Round<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) noexcept {
+    if (!core_) return moved_from("begin_round");
+    return Round<Dev>::begin(*core_, rows, by);
+  }
+
+  /// pos, or after Round::commit_d the largest it can be.
+  std::size_t pos_bound() const noexcept { return core_ ? core_->bound() : 0; }
+
+  /// Learns what rounds committed on the device; waits for it. Every call that needs it does so by itself.
+  /// @return bad_state if an accept length was out of range or the stages disagree (the cache is tainted then)
+  Status catch_up() noexcept { return core_ ? detail::catch_up(*core_) : moved_from("catch_up"); }
 
   // --- taking back ---
 
   /// Copies conv and ssm of every layer into memory of its own: one copy per device object.
   /// @return bad_state while a step is open, a replay is owed or the cache is tainted; out_of_memory; device_failure
   Result<CacheSnapshot<Dev>> snapshot() {
-    if (Status s = at_rest("snapshot"); !s) return s;
+    if (Status s = settled("snapshot"); !s) return s;
     CacheSnapshot<Dev> snap;
     snap.lineage_ = core_->lineage;
     for (auto& d : core_->devices) {
@@ -176,7 +177,7 @@ class Cache {
   /// @return as snapshot; bad_argument for another cache's snapshot. After a device failure the cache is as before and
   ///         `snap` is invalid until refreshed
   Status snapshot_into(CacheSnapshot<Dev>& snap) noexcept {
-    if (Status s = at_rest("snapshot_into"); !s) return s;
+    if (Status s = settled("snapshot_into"); !s) return s;
     if (Status s = own("snapshot_into", snap); !s) return s;
     return fill(snap);
   }
@@ -195,6 +196,7 @@ class Cache {
     if (!core_) return moved_from("rollback");
     if (Status s = valid("rollback", snap); !s) return s;
     Core& c = *core_;
+    if (Status s = detail::catch_up(c); !s && c.ahead) return s;
     const std::size_t at = snap.record_->pos;
     if (accept > c.len - at) {
       return Status::failure(ErrorKind::bad_argument, "rollback", 0, 0,
@@ -208,6 +210,7 @@ class Cache {
       if (Status s = c.devices[d].dev->copy(state.data(), snap.state_[d].data(), state.bytes()); !s) return s;
     }
     const std::size_t pos = c.has_recurrent ? at : at + accept;
+    if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
@@ -228,7 +231,9 @@ class Cache {
       if (d.state.bytes() == 0) continue;
       if (Status s = d.dev->fill(d.state.data(), std::byte{0}, d.state.bytes()); !s) return s;
     }
+    if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(0); !s) return s;
+    c.ahead = false;
     c.pos = 0;
     c.len = 0;
     c.cut(0);
@@ -268,7 +273,8 @@ class Cache {
 
   /// The logits parked at this very position of this very branch, nullopt otherwise.
   std::optional<ParkedLogits> last_logits_dev() const noexcept {
-    if (!core_ || core_->tainted || !core_->parked_valid || core_->parked_pos != core_->pos) return std::nullopt;
+    if (!core_ || core_->tainted || core_->ahead || !core_->parked_valid || core_->parked_pos != core_->pos)
+      return std::nullopt;
     return ParkedLogits{reinterpret_cast<const float*>(core_->parked->data()), core_->config.n_vocab, core_->pos};
   }
 
@@ -292,7 +298,7 @@ class Cache {
 
   /// Disarms and hands the sink out with the rows committed since; nullopt if none was armed, or while tainted.
   std::optional<DflashTapSink<Dev>> take_taps() noexcept {
-    if (!core_ || core_->tainted) return std::nullopt;
+    if (!core_ || !usable("take_taps")) return std::nullopt;
     return std::exchange(core_->taps, std::nullopt);
   }
 
@@ -342,8 +348,8 @@ class Cache {
     return refuse(ErrorKind::bad_state, call, "the cache is empty (moved-from); expected one made by create");
   }
 
-  Status usable(const char* call) const noexcept { return core_ ? core_->usable(call) : moved_from(call); }
-  Status at_rest(const char* call) const noexcept { return core_ ? core_->at_rest(call) : moved_from(call); }
+  Status usable(const char* call) noexcept { return core_ ? detail::current(*core_, call) : moved_from(call); }
+  Status settled(const char* call) noexcept { return core_ ? detail::settle(*core_, call) : moved_from(call); }
 
   /// The snapshot was made by this cache.
   Status own(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {

@@ -7,6 +7,7 @@
 #include <memra/detail/host_attend.hpp>
 #include <memra/detail/host_conv.hpp>
 #include <memra/detail/host_draft.hpp>
+#include <memra/detail/host_round.hpp>
 #include <memra/detail/host_rows.hpp>
 #include <memra/detail/host_scan.hpp>
 #include <memra/detail/simd.hpp>
@@ -14,6 +15,7 @@
 #include <memra/host_dev.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 
 namespace memra {
@@ -44,6 +46,20 @@ struct HostKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody<detail::NativeSimd>{r, a});
+  }
+
+  template <class D>
+  static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return launch(dev, "round_apply", Grid{c.heads, c.n_layers, n},
+                  detail::RoundApplyBody<detail::NativeSimd>{c, many});
+  }
+
+  template <class D>
+  static Status round_commit(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    constexpr std::size_t channels = detail::RoundCommitBody::channels;
+    // At least one item per cache: it moves the words.
+    const Grid grid{c.conv_dim == 0 ? 1 : (c.conv_dim + channels - 1) / channels, c.n_layers == 0 ? 1 : c.n_layers, n};
+    return launch(dev, "round_commit", grid, detail::RoundCommitBody{c, many});
   }
 
   template <class D>
