@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <memra/cache.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
+#include <support/rounds.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -15,84 +15,18 @@
 namespace {
 
 using memra::ErrorKind;
-using memra::Strategy;
-using memra_test::all_rounds;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::difference;
 using memra_test::FailingDev;
 using memra_test::image;
 using memra_test::join;
 using memra_test::OpModel;
 using memra_test::part;
-using memra_test::placements;
 using memra_test::round_hybrid;
 using memra_test::round_recurrent;
 using memra_test::stream;
 using memra_test::Tokens;
-using Cache = memra::Cache<FailingDev>;
-using Round = memra::Round<FailingDev>;
-
-constexpr std::size_t ctx = 64;
-constexpr Strategy strategies[] = {Strategy::replay, Strategy::planes, Strategy::stash};
-
-Cache make(Devices& d, const OpModel& m, std::size_t rows, std::size_t place = 0) {
-  return memra::check(d.create(placements(m.config().layers.size())[place], m.config(), ctx, all_rounds(rows)));
-}
-
-/// A cache without rounds, fed one token at a time: state and outputs that everything must equal.
-struct Straight {
-  memra_test::Image state;
-  std::vector<float> out;  ///< [tokens][width]
-};
-Straight straight(const OpModel& m, const Tokens& tokens) {
-  Straight s;
-  FailingDev dev;
-  Cache c = memra::check(Cache::create(dev, m.config(), ctx));
-  std::vector<float> row;
-  for (const auto& t : tokens) {
-    memra::check(m.feed(c, {&t, 1}, row));
-    s.out.insert(s.out.end(), row.begin(), row.end());
-  }
-  s.state = image(c);
-  return s;
-}
-
-void require_straight(const Cache& c, const OpModel& m, const Tokens& tokens) {
-  const auto got = image(c);
-  const auto want = straight(m, tokens).state;
-  INFO(difference(got, want));
-  REQUIRE(got == want);
-}
-
-std::size_t rows_of(const std::vector<float>& out) {
-  return out.size() / OpModel::width;
-}
-/// The last rows of `out` are the straight run's.
-bool same_rows(const std::vector<float>& out, const std::vector<float>& all) {
-  const auto n = static_cast<std::ptrdiff_t>(out.size());
-  return memra_test::same_bits(out, std::vector<float>(all.end() - n, all.end()));
-}
-
-/// Begins a round at the cache's position and verifies `tokens`.
-Round verify(Cache& c, const OpModel& m, const Tokens& tokens, Strategy by, std::vector<float>* out = nullptr) {
-  Round r = memra::check(c.begin_round(tokens.size(), by));
-  std::vector<float> rows;
-  memra::check(m.forward(c, r.step(), tokens, rows));
-  if (out != nullptr) *out = rows;
-  return r;
-}
-
-/// Commits, and feeds what is owed.
-void commit(Cache& c, const OpModel& m, Round& r, std::size_t accept, const Tokens& verified) {
-  const std::size_t at = r.pos();
-  const auto left = memra::check(r.commit(accept));
-  REQUIRE(left.pos + left.replay == at + accept);
-  if (r.strategy() != Strategy::replay) REQUIRE(left.replay == 0);
-  REQUIRE(c.pos() == left.pos);
-  if (left.replay != 0) REQUIRE(m.feed(c, part(verified, 0, left.replay)).ok());
-  REQUIRE_FALSE(r.open());
-}
+using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
 
 TEST_CASE("every accept of every round of 1 to 16 rows, by every strategy, is the straight run", "[round]") {
   const Tokens t = stream(40);
@@ -282,7 +216,7 @@ TEST_CASE("snapshots stand across rounds; rollback behind a round and on again",
       commit(c, m, r, 3, part(t, 10, 4));
       const auto snap = memra::check(c.snapshot());
       const auto prefix = memra::check(c.export_prefix(snap));
-      Cache other = memra::check(Cache::from_prefix(d.dev[0], m.config(), ctx, prefix, all_rounds(3)));
+      Cache other = memra::check(Cache::from_prefix(d.dev[0], m.config(), ctx, prefix, memra_test::all_rounds(3)));
       require_straight(other, m, part(t, 0, 13));
       Round on = verify(other, m, part(t, 13, 3), by);
       commit(other, m, on, 2, part(t, 13, 3));
