@@ -121,10 +121,7 @@ class Round {
     for (std::size_t s = 0; s < c.stages.size(); ++s) {
       if (Status f = queue(c.devices[c.stages[s].device], commit_of(s, 0, accept_d[s])); !f) return f;
     }
-    const std::size_t from = c.bound();
-    c.pos_bound = std::min(from + rows(), c.plan.max_ctx);
-    c.ahead = true;
-    c.step_open = false;
+    committed_d();
     taint.done();
     return {};
   }
@@ -228,6 +225,14 @@ class Round {
     ++c.generation;
     if (by_ == Strategy::planes) c.plane = (c.plane + accept) % (c.plan.round.rows + 1);
     c.move_to(c.pos + accept);
+  }
+
+  /// What it learns from one whose accept it does not know.
+  void committed_d() noexcept {
+    Core& c = *core_;
+    c.pos_bound = std::min(c.bound() + rows(), c.plan.max_ctx);
+    c.ahead = true;
+    c.step_open = false;
   }
 
   Result<RolledBack> commit_replay(std::size_t accept) noexcept {
