@@ -221,6 +221,9 @@ class Speculation {
   }
 
   Status begin(const char* call) {
+    if (round_ && round_->open()) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit or abandon it first");
+    }
     open_rows_ = 0;
     take_sink();  // a forward that died left it in the cache
     if (Status s = at_rest(call); !s) return s;
