@@ -12,6 +12,7 @@
 #include <memra/format.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
+#include <memra/round_types.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -31,6 +32,7 @@ struct Flags {
   std::string tokens = "200";
   std::string kv = "q8_0/q5_1";
   std::string draft = "on";
+  std::string strategy = "automatic";
   std::string device = "host";
   std::string model = MEMRA_DEFAULT_MODEL;
   std::string stages = "1";
@@ -68,6 +70,15 @@ void read_kv(const std::string& text, tiny::Job& job) {
   job.v = *v;
 }
 
+std::vector<memra::Strategy> read_strategies(const std::string& text) {
+  using memra::Strategy;
+  if (text == "all") return {Strategy::replay, Strategy::planes, Strategy::stash};
+  for (const Strategy s : {Strategy::automatic, Strategy::replay, Strategy::planes, Strategy::stash}) {
+    if (text == memra::to_string(s)) return {s};
+  }
+  refuse("--strategy is " + tiny::in_quotes(text) + "; expected automatic, replay, planes, stash or all");
+}
+
 /// Decimal ids between white space.
 std::vector<std::int32_t> read_ids(const std::string& path, std::size_t n_vocab) {
   std::ifstream in(path, std::ios::binary);
@@ -88,6 +99,7 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   read_kv(f.kv, job);
   if (f.draft != "on" && f.draft != "off") refuse("--draft is " + tiny::in_quotes(f.draft) + "; expected on or off");
   job.draft = f.draft == "on";
+  job.strategies = read_strategies(f.strategy);
   job.ignore_eos = f.ignore_eos;
   job.logits_file = f.logits;
   if (app.count("--ids") != 0) {
@@ -140,6 +152,9 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", f.tokens, "tokens to generate; 0 only primes")->capture_default_str();
   app.add_option("--kv", f.kv, "formats of K and V: f32 f16 bf16 q8_0 q5_1 q4_0 fp8")->capture_default_str();
   app.add_option("--draft", f.draft, "on or off")->capture_default_str();
+  app.add_option("--strategy", f.strategy,
+                 "how drafts are taken back: automatic, replay, planes, stash, or all in turn")
+      ->capture_default_str();
   app.add_option("--device", f.device, "host")->capture_default_str();
   app.add_option("--model", f.model, "folder with config.json, model.safetensors and, for drafting, draft/")
       ->capture_default_str();

@@ -7,12 +7,14 @@
 #include <functional>
 #include <memra/cache.hpp>
 #include <memra/error.hpp>
+#include <memra/round_cost.hpp>
+#include <memra/round_types.hpp>
+#include <memra/speculation.hpp>
 #include <optional>
 #include <span>
 #include <tiny_engine/drafter.hpp>
 #include <tiny_engine/stage.hpp>
 #include <tiny_engine/trunk.hpp>
-#include <utility>
 #include <vector>
 
 namespace tiny {
@@ -21,6 +23,7 @@ struct GenerateOptions {
   std::size_t max_tokens = 0;
   bool ignore_eos = false;
   memra::DraftArm arm = memra::DraftArm::clip;
+  memra::Strategy strategy = memra::Strategy::automatic;         ///< of taking drafts back
   std::function<void(std::span<const std::int32_t>)> on_tokens;  ///< called with what was just committed
 };
 
@@ -35,12 +38,15 @@ struct Generated {
   double verify = 0;  ///< plain: the forwards
   double replay = 0;
   double ingest = 0;
-  double state = 0;  ///< snapshot_into, rollback, tap sink; begin and advance are in TrunkTimes::state
+  double state = 0;             ///< speculative: begin and commit of the rounds; plain: see TrunkTimes::state
+  double commit = 0;            ///< of it: commits, with what the caches' devices did in them
+  std::size_t state_bytes = 0;  ///< recurrent state moved by the rounds: round_traffic
+  memra::Strategy strategy = memra::Strategy::automatic;  ///< by which the rounds ran
 };
 
-/// One sequence. The invariant after every round: cache.pos() == cache.len() == prompt + committed tokens, and so is
-/// the drafter's length. Throws memra::Error; to go on after one, roll the cache back to a snapshot (or reset it),
-/// truncate the drafter's KV to the same position, and say what comes next with set_next.
+/// One sequence: runs trunk and drafter over what memra::Speculation keeps together, or the trunk alone over its cache.
+/// Throws memra::Error; to go on after one, roll the cache back to a snapshot (or reset it), truncate the drafter's KV
+/// to the same position, and say what comes next with set_next.
 template <class Dev>
 class Decoder {
  public:
@@ -48,7 +54,9 @@ class Decoder {
   Decoder(Trunk<Dev>& trunk, memra::Cache<Dev>& cache, Drafter<Dev>* drafter = nullptr)
       : trunk_(&trunk), cache_(&cache), drafter_(drafter) {
     if (drafter_ == nullptr) return;
-    sink_.emplace(memra::check(make_sink()));
+    const DraftConfig& c = drafter_->config();
+    spec_.emplace(memra::check(memra::Speculation<Dev>::create(cache, drafter_->kv(), c.target_layers, c.hidden,
+                                                               std::max(trunk.max_rows(), c.block_size))));
   }
 
   memra::Cache<Dev>& cache() noexcept { return *cache_; }
@@ -65,7 +73,7 @@ class Decoder {
     while (!prompt.empty()) {
       const std::size_t t = std::min(chunk, prompt.size());
       const bool last = t == prompt.size();
-      tapped([&] { trunk_->forward(*cache_, prompt.first(t), on_logits ? 0 : last ? t - 1 : t); }, ingest_of_prompt_);
+      feed(prompt.first(t), on_logits ? 0 : last ? t - 1 : t, ingest_of_prompt_);
       if (on_logits) {
         const std::vector<float> rows = trunk_->logits();
         on_logits(rows);
@@ -85,7 +93,7 @@ class Decoder {
         const std::int32_t token = next_;
         {
           const Timed timed(g.verify);
-          tapped([&] { trunk_->forward(*cache_, {&token, 1}, 0); }, g.ingest);
+          feed({&token, 1}, 0, g.ingest);
           next_ = trunk_->choices().front();
         }
         ++g.trunk_calls;
@@ -105,7 +113,6 @@ class Decoder {
   /// @pre made with a drafter
   Generated speculative(const GenerateOptions& o) {
     Generated g;
-    if (!snapshot_) snapshot_.emplace(memra::check(cache_->snapshot()));
     double output = 0;
     {
       const Timed all(g.seconds);
@@ -125,27 +132,19 @@ class Decoder {
     return !o.ignore_eos && trunk_->config().is_eos(token);
   }
 
-  memra::Result<memra::DflashTapSink<Dev>> make_sink() const {
-    return drafter_->make_sink(std::max(trunk_->max_rows(), drafter_->config().block_size));
+  /// Tokens that stay: forward, and their rows in the drafter's KV.
+  void feed(std::span<const std::int32_t> tokens, std::size_t first_logits, double& ingest_time) {
+    if (!spec_) return trunk_->forward(*cache_, tokens, first_logits);
+    memra::Step<Dev> step = memra::check(spec_->begin_step(tokens.size()));
+    trunk_->run(*cache_, step, tokens, first_logits);
+    write_rows(tokens.size(), ingest_time);
+    memra::check(spec_->advance());
   }
 
-  /// Arms the tap sink at the cache's position. A call that threw may have left it in the cache: it is taken back
-  /// first.
-  void arm() {
-    if (!sink_) sink_ = cache_->take_taps();
-    if (!sink_) sink_.emplace(memra::check(make_sink()));
-    memra::check(cache_->arm_taps(*std::exchange(sink_, std::nullopt)));
-  }
-
-  /// Runs `f` with the tap sink armed, then ingests what it committed.
-  template <class F>
-  void tapped(const F& f, double& ingest_time) {
-    if (drafter_ == nullptr) return f();
-    arm();
-    f();
-    sink_ = cache_->take_taps();
+  void write_rows(std::size_t n, double& ingest_time) {
     const Timed timed(ingest_time);
-    drafter_->ingest(sink_->data(), sink_->rows());
+    const auto open = memra::check(spec_->open_rows(n));
+    drafter_->write(open.rows, open.taps);
   }
 
   /// @return true if the text ends
@@ -160,58 +159,46 @@ class Decoder {
       const std::vector<std::int32_t> drafts = drafter_->propose(next_, b, o.arm);
       block.insert(block.end(), drafts.begin(), drafts.end());
     }
+    std::optional<memra::Step<Dev>> step;
     {
       const Timed timed(g.state);
-      memra::check(cache_->snapshot_into(*snapshot_));
-      arm();
+      step.emplace(memra::check(spec_->begin_round(b, o.strategy)));
+      g.strategy = spec_->strategy();
     }
     std::vector<std::int32_t> choice;
     {
       const Timed timed(g.verify);
-      trunk_->forward(*cache_, block, 0);
+      trunk_->run(*cache_, *step, block, 0);
       choice = trunk_->choices();
     }
     ++g.trunk_calls;
-
-    std::size_t keep = 1;
-    while (keep < b && block[keep] == choice[keep - 1]) ++keep;
-    // What the caller does not get is not committed either: the state always stands where the text does.
-    keep = std::min(keep, budget);
-    bool ended = false;
-    for (std::size_t i = 0; i < keep && !ended; ++i) {
-      if (ends(block[i], o)) {
-        keep = i + 1;
-        ended = true;
-      }
-    }
-    next_ = choice[keep - 1];
-
-    std::size_t replay = 0;
+    const memra::Accepted a =
+        memra::accept_greedy(block, choice, budget, [&](std::int32_t token) { return ends(token, o); });
+    write_rows(a.keep, g.ingest);
+    memra::RolledBack left;
     {
       const Timed timed(g.state);
-      if (keep < b) replay = memra::check(cache_->rollback(*snapshot_, keep)).replay;
-      sink_ = cache_->take_taps();  // rows of the accepted tokens: the replay need not compute them again
+      const Timed committing(g.commit);
+      left = memra::check(spec_->commit(a.keep, a.next));
     }
-    if (replay != 0) {
+    const std::span<const std::int32_t> kept = std::span<const std::int32_t>(block).first(a.keep);
+    if (left.replay != 0) {
       const Timed timed(g.replay);
-      trunk_->forward(*cache_, std::span<const std::int32_t>(block).subspan(keep - replay, replay), replay);
+      trunk_->forward(*cache_, kept.last(left.replay), left.replay);
       ++g.trunk_calls;
-      g.replayed += replay;
+      g.replayed += left.replay;
     }
-    {
-      const Timed timed(g.ingest);
-      drafter_->ingest(sink_->data(), sink_->rows());
-    }
-    g.rounds.push_back(keep);
-    g.tokens.insert(g.tokens.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(keep));
-    return ended;
+    next_ = a.next;
+    g.state_bytes += memra::round_traffic(cache_->plan(), g.strategy, b, a.keep);
+    g.rounds.push_back(a.keep);
+    g.tokens.insert(g.tokens.end(), kept.begin(), kept.end());
+    return a.ended;
   }
 
   Trunk<Dev>* trunk_;
   memra::Cache<Dev>* cache_;
   Drafter<Dev>* drafter_;
-  std::optional<memra::DflashTapSink<Dev>> sink_;
-  std::optional<memra::CacheSnapshot<Dev>> snapshot_;
+  std::optional<memra::Speculation<Dev>> spec_;  // with a drafter
   std::int32_t next_ = 0;
   double ingest_of_prompt_ = 0;
 };

@@ -72,27 +72,16 @@ class Drafter {
   /// Puts another draft KV in place, such as one restored from a tail. @pre same geometry, device and cap
   void replace_kv(memra::DflashKv<Dev>&& kv) { kv_ = std::move(kv); }
 
-  /// A tap sink for Cache::arm_taps.
-  memra::Result<memra::DflashTapSink<Dev>> make_sink(std::size_t cap_rows) const {
-    return memra::DflashTapSink<Dev>::create(trunk_->head_device(), config_.target_layers, config_.hidden, cap_rows);
-  }
-
-  /// Commits `rows` tap rows, in batches of a bounded size: the values do not depend on the batching.
-  /// @param taps  [rows][n_taps * hidden] on the head device; row 0 belongs to token kv().len()
-  void ingest(const float* taps, std::size_t rows) {
+  /// Computes K and V of opened rows of kv() from the taps of their tokens. The values do not depend on the batching.
+  /// @param taps  [open.rows()][n_taps * hidden] on the head device; row 0 belongs to token open.first()
+  void write(const typename memra::DflashKv<Dev>::Rows& open, const float* taps) {
     Dev& dev = trunk_->head_device();
     const std::size_t hidden = config_.hidden;
-    while (rows != 0) {
-      const std::size_t t = std::min(rows, rows_);
-      auto open = memra::check(kv_.begin_rows(t));
-      memra::check(matmul(dev, fc_.view, taps, t, x_.data()));
-      memra::check(memra::launch(dev, "hidden_norm", {t, 1, 1},
-                                 RmsNormBody{x_.data(), hidden_norm_.data(), xn_.data(), hidden, config_.eps}));
-      for (std::size_t l = 0; l < layers_.size(); ++l) write_kv(layers_[l], open.view(l), xn_.data(), t);
-      memra::check(kv_.commit());
-      taps += t * hidden * config_.n_taps();
-      rows -= t;
-    }
+    const std::size_t t = open.rows();
+    memra::check(matmul(dev, fc_.view, taps, t, x_.data()));
+    memra::check(memra::launch(dev, "hidden_norm", {t, 1, 1},
+                               RmsNormBody{x_.data(), hidden_norm_.data(), xn_.data(), hidden, config_.eps}));
+    for (std::size_t l = 0; l < layers_.size(); ++l) write_kv(layers_[l], open.view(l), xn_.data(), t);
   }
 
   /// Proposes b - 1 tokens to follow `last`, which stands at position kv().len(). Commits nothing.

@@ -10,6 +10,7 @@
 #include <memra/cache.hpp>
 #include <memra/error.hpp>
 #include <memra/plan.hpp>
+#include <memra/round_types.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,8 @@ struct Job {
   bool draft = true;
   std::size_t ctx = 0;  ///< 0: what the run needs, at most max_position_embeddings
   bool ignore_eos = false;
+  /// How drafts are taken back, one run each; the first streams its text.
+  std::vector<memra::Strategy> strategies = {memra::Strategy::automatic};
   bool print_ids = false;   ///< ids instead of bytes
   std::string logits_file;  ///< empty: none
 };
@@ -107,9 +110,33 @@ class LogitsFile {
 
 }  // namespace internal
 
+/// One speculative decoding: a cache that paid for its strategy, a drafter, and what came of it.
+template <class Dev>
+struct SpeculativeRun {
+  memra::Cache<Dev> cache;
+  Drafter<Dev> drafter;
+  Generated generated = {};
+  TrunkTimes times = {};
+
+  static memra::Result<SpeculativeRun> create(memra::Strategy by, const ModelFiles& files, std::span<Dev* const> stages,
+                                              std::span<const std::size_t> fence, const memra::ModelConfig& state,
+                                              std::size_t ctx, Trunk<Dev>& trunk) {
+    memra::CacheOptions options;
+    options.rounds.rows = files.draft->config.block_size;
+    options.rounds.replay = by == memra::Strategy::replay;
+    options.rounds.planes = by == memra::Strategy::planes;
+    options.rounds.stash = by == memra::Strategy::stash;
+    auto cache = memra::Cache<Dev>::create_ppn(stages, fence, state, ctx, options);
+    if (!cache) return cache.status();
+    auto drafter = Drafter<Dev>::create(files.draft->config, files.draft->weights, trunk, ctx);
+    if (!drafter) return drafter.status();
+    return SpeculativeRun{*std::move(cache), *std::move(drafter)};
+  }
+};
+
 /// Runs the job on the devices of `stages`, one per pipeline stage (they may be one object).
 ///
-/// @return 0, or 1 if the two outputs differ. Throws memra::Error for whatever stops the run
+/// @return 0, or 1 if an output differs from the plain one. Throws memra::Error for whatever stops the run
 template <class Dev>
 int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stages) {
   const std::size_t ctx = memra::check(internal::context(job, files));
@@ -117,15 +144,12 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
   if (files.draft) memra::check(Drafter<Dev>::check_files(files.draft->config, files.draft->weights));
   const memra::ModelConfig state = state_config(files.config, job.k, job.v);
   const std::vector<std::size_t> fence = memra::pp_cuts(state.layers.size(), stages.size());
-  auto cache = memra::check(memra::Cache<Dev>::create_ppn(stages, fence, state, ctx));
-  TrunkOptions options;
   const bool drafting = job.draft && files.draft.has_value();
+  // Plain decoding has a cache of its own, so that the states can be compared at the end.
+  auto plain_cache = memra::check(memra::Cache<Dev>::create_ppn(stages, fence, state, ctx));
+  TrunkOptions options;
   if (drafting) options.max_rows = std::max(options.max_rows, files.draft->config.block_size);
-  auto trunk = memra::check(Trunk<Dev>::create(files.config, files.weights, cache, options));
-  std::optional<Drafter<Dev>> drafter;
-  if (drafting) {
-    drafter.emplace(memra::check(Drafter<Dev>::create(files.draft->config, files.draft->weights, trunk, ctx)));
-  }
+  auto trunk = memra::check(Trunk<Dev>::create(files.config, files.weights, plain_cache, options));
 
   internal::LogitsFile logits(job.logits_file);
   std::function<void(std::span<const float>)> on_logits;
@@ -136,37 +160,36 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
   generate.on_tokens = [&](std::span<const std::int32_t> t) { internal::show(t, job.print_ids); };
 
   internal::show(job.prompt, job.print_ids);
-  // Whoever comes first streams; the other run is quiet.
-  std::optional<Generated> speculative;
-  TrunkTimes speculative_times;
-  if (drafter) {
-    Decoder<Dev> decoder(trunk, cache, &*drafter);
+  // Whoever comes first streams; the other runs are quiet.
+  std::vector<SpeculativeRun<Dev>> runs;
+  for (const memra::Strategy by : drafting ? job.strategies : std::vector<memra::Strategy>{}) {
+    runs.push_back(memra::check(SpeculativeRun<Dev>::create(by, files, stages, fence, state, ctx, trunk)));
+    SpeculativeRun<Dev>& run = runs.back();
+    Decoder<Dev> decoder(trunk, run.cache, &run.drafter);
     decoder.prime(job.prompt, 0, on_logits);
     trunk.clear_times();
-    speculative = decoder.speculative(generate);
-    speculative_times = trunk.times();
+    generate.strategy = by;
+    run.generated = decoder.speculative(generate);
+    run.times = trunk.times();
     generate.on_tokens = {};
     on_logits = {};
   }
-  // Plain decoding has a cache of its own, so that the states can be compared at the end.
-  std::optional<memra::Cache<Dev>> second;
-  if (drafter) second.emplace(memra::check(memra::Cache<Dev>::create_ppn(stages, fence, state, ctx)));
-  memra::Cache<Dev>& plain_cache = second ? *second : cache;
   Decoder<Dev> decoder(trunk, plain_cache);
   decoder.prime(job.prompt, 0, on_logits);
   trunk.clear_times();
   const Generated plain = decoder.plain(generate);
   logits.finish();
 
-  const memra::PlanTotals& bytes = cache.plan().totals;
+  const memra::PlanTotals& bytes = plain_cache.plan().totals;
   std::printf("\n\n%-12s %zu layers, %zu rows of context in %zu stage(s), KV %s/%s\n", "model", files.config.n_layers(),
               ctx, stages.size(), std::string(memra::to_string(job.k)).c_str(),
               std::string(memra::to_string(job.v)).c_str());
   std::printf("%-12s K %zu, V %zu, conv %zu, ssm %zu, positions %zu, pads %zu: %zu bytes in all; %zu per token\n",
               "state", bytes.k_bytes, bytes.v_bytes, bytes.conv_bytes, bytes.ssm_bytes, bytes.mirror_bytes,
               bytes.tail_pad_bytes + bytes.pad_bytes, bytes.total_bytes, bytes.bytes_per_token);
-  if (drafter) {
-    std::printf("%-12s snapshot %zu, draft KV %zu bytes\n", "", bytes.snapshot_bytes, drafter->kv().plan().total_bytes);
+  if (!runs.empty()) {
+    std::printf("%-12s snapshot %zu, draft KV %zu bytes\n", "", bytes.snapshot_bytes,
+                runs.front().drafter.kv().plan().total_bytes);
   }
   print_rate("plain", plain);
   print_shares("  of it", plain, trunk.times());
@@ -175,17 +198,22 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
     std::printf("%-12s after %zu tokens: %s\n", "stopped", plain.tokens.size(),
                 full ? "the context is full" : "the text ended");
   }
-  if (!speculative) {
+  if (runs.empty()) {
     std::printf("%-12s off%s; there is one output and nothing to compare\n", "drafting",
                 job.draft ? ": the model folder has no draft/" : "");
     return 0;
   }
-  print_rate("speculative", *speculative);
-  print_shares("  of it", *speculative, speculative_times);
-  const Verdict verdict =
-      compare(plain.tokens, speculative->tokens, committed_bytes(plain_cache), committed_bytes(cache));
-  std::printf("%-12s %s\n", "verdict", verdict.sentence.c_str());
-  return verdict.identical ? 0 : 1;
+  bool identical = true;
+  for (const SpeculativeRun<Dev>& run : runs) {
+    print_rate("speculative", run.generated);
+    print_shares("  of it", run.generated, run.times);
+    print_rounds("  rounds", run.generated, run.cache.plan().round);
+    const Verdict verdict =
+        compare(plain.tokens, run.generated.tokens, committed_bytes(plain_cache), committed_bytes(run.cache));
+    std::printf("%-12s %s\n", "verdict", verdict.sentence.c_str());
+    identical = identical && verdict.identical;
+  }
+  return identical ? 0 : 1;
 }
 
 }  // namespace tiny

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memra/round_types.hpp>
 #include <numeric>
 #include <string>
 #include <tiny_engine/decoder.hpp>
@@ -70,6 +71,18 @@ inline void print_shares(const char* name, const Generated& g, const TrunkTimes&
   std::printf(" state bookkeeping %.1f %%, state ops %.1f %%, rest of the trunk %.1f %%\n",
               share(g.state + times.state), share(times.state_ops),
               share(times.forward - times.state - times.state_ops));
+}
+
+/// What the rounds were, what their memory is, and what one cost on average.
+inline void print_rounds(const char* name, const Generated& g, const memra::RoundPlan& paid) {
+  const double n = internal::as_double(g.rounds.size());
+  const auto us = [&](double seconds) { return 1e6 * internal::per(seconds, n); };
+  std::printf(
+      "%-12s by %s: %zu bytes kept for them; per round %.0f bytes of recurrent state moved, %.0f us: draft %.0f, "
+      "begin %.1f, verify %.0f, commit %.1f, replay %.0f, ingest %.0f\n",
+      name, std::string(memra::to_string(g.strategy)).c_str(), paid.total_bytes(),
+      internal::per(internal::as_double(g.state_bytes), n), us(g.seconds), us(g.draft), us(g.state - g.commit),
+      us(g.verify), us(g.commit), us(g.replay), us(g.ingest));
 }
 
 }  // namespace tiny

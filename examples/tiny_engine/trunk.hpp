@@ -88,14 +88,22 @@ class Trunk {
   /// @param tokens  1 to max_rows ids below n_vocab
   /// @param first_logits  n: none
   void forward(memra::Cache<Dev>& cache, std::span<const std::int32_t> tokens, std::size_t first_logits) {
+    check_tokens(tokens, first_logits);
+    double begin = seconds_now();
+    memra::Step<Dev> step = memra::check(cache.begin_step(tokens.size()));
+    add_state_time(seconds_now() - begin);
+    run(cache, step, tokens, first_logits);
+    begin = seconds_now();
+    memra::check(cache.advance());
+    add_state_time(seconds_now() - begin);
+  }
+
+  /// The same over a step or a round that the caller has opened and will commit.
+  void run(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::span<const std::int32_t> tokens,
+           std::size_t first_logits) {
     const Timed timed(times_.forward);
     check_tokens(tokens, first_logits);
     const std::size_t rows = tokens.size();
-    std::optional<memra::Step<Dev>> step;
-    {
-      const Timed state(times_.state);
-      step.emplace(memra::check(cache.begin_step(rows)));
-    }
     Stage<Dev>* at = &stages_[stage_of_.front()];
     memra::check(at->dev->store_i32(at->ids_data(), tokens.data(), rows));
     memra::check(memra::ops_for<Dev>(*at->dev).gather_rows(embedding_.table(), at->ids_data(), rows, at->h.data()));
@@ -104,13 +112,9 @@ class Trunk {
       if (&s != at) hand_over(*at, s, rows);
       at = &s;
       rms(s, s.h.data(), layers_[il].input_norm, rows);
-      config_.full_attention[il] ? attention(s, il, *step, rows) : delta_rule(s, il, *step, rows);
+      config_.full_attention[il] ? attention(s, il, step, rows) : delta_rule(s, il, step, rows);
       layers_[il].mlp.run(*s.dev, s.h.data(), rows, config_.eps, s.xn.data(), s.f0.data(), s.f1.data());
-      if (const std::optional<memra::TapView> tap = step->tap(il)) leave_tap(s, *tap, *cache.dflash_taps());
-    }
-    {
-      const Timed state(times_.state);
-      memra::check(cache.advance());
+      if (const std::optional<memra::TapView> tap = step.tap(il)) leave_tap(s, *tap, *cache.dflash_taps());
     }
     n_logits_ = rows - first_logits;
     if (n_logits_ == 0) return;
@@ -164,6 +168,11 @@ class Trunk {
   static std::string prefix(const SafeTensors& file) {
     const bool nested = file.find("model.language_model.embed_tokens.weight") != nullptr;
     return nested ? "model.language_model." : "model.";
+  }
+
+  void add_state_time(double seconds) noexcept {
+    times_.state += seconds;
+    times_.forward += seconds;
   }
 
   const Matrix<Dev>& head() const noexcept { return head_.buffer ? head_ : embedding_; }

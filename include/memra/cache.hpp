@@ -8,8 +8,8 @@
 #include <memory>
 #include <memra/cache_types.hpp>
 #include <memra/detail/cache_core.hpp>
-#include <memra/detail/device_pos.hpp>
 #include <memra/detail/prefix_io.hpp>
+#include <memra/detail/round_state.hpp>
 #include <memra/device_steps.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
@@ -17,6 +17,7 @@
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
+#include <memra/round.hpp>
 #include <memra/snapshot.hpp>
 #include <memra/step.hpp>
 #include <memra/taps.hpp>
@@ -63,7 +64,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// @param fence  [devs.size() + 1], starts with 0, does not decrease (an empty stage is legal); see pp_cuts
   static Result<Cache> create_ppn(std::span<Dev* const> devs, std::span<const std::size_t> fence,
                                   const ModelConfig& cfg, std::size_t max_ctx, const CacheOptions& options = {}) {
-    auto core = detail::build_core<Dev>(devs, fence, cfg, max_ctx, options.blocks);
+    auto core = detail::build_core<Dev>(devs, fence, cfg, max_ctx, options);
     if (!core) return core.status();
     return Cache(*std::move(core));
   }
@@ -100,25 +101,28 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     return KvLayer{c->spec, c->k, c->v, core_->len, core_->stages[stage_of(il)].pos_d};
   }
 
-  /// Recurrent state of layer `il`, nullopt where it has none.
+  /// Recurrent state of layer `il`, nullopt where it has none. Rounds of planes change which address is current.
   std::optional<RecurLayer> recur(std::size_t il, std::size_t nth = 0) const noexcept {
     const auto* c = core_ ? core_->template find<detail::RecurComponent>(il, nth) : nullptr;
     if (c == nullptr) return std::nullopt;
-    return RecurLayer{c->spec, c->conv, c->ssm, core_->pos};
+    return RecurLayer{c->spec, c->conv, c->view({}, c->round).plane(core_->plane), core_->pos};
   }
 
   // --- decoding ---
 
-  /// Opens a forward of `rows` tokens at pos. Writes nothing.
+  /// Opens a forward of `rows` tokens at pos. Writes nothing, unless rounds of planes came before: then the current
+  /// plane is copied to where a step expects it.
   ///
   /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, while
   ///         an armed tap sink has no place for the rows, or with a recurrent layer while another step is open: a
   ///         forward that died half way is repaired by rollback or reset
   Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
-    if (Status s = core_->admit("begin_step", rows); !s) return s;
-    core_->open_step(rows, core_->pos);
-    return Step<Dev>(*core_);
+    Core& c = *core_;
+    if (Status s = c.admit("begin_step", rows); !s) return s;
+    if (Status s = detail::land(c); !s) return s;
+    c.open_step(rows, c.pos);
+    return Step<Dev>(c);
   }
 
   /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
@@ -135,12 +139,21 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     return {};
   }
 
+  /// Opens a round: a forward of `rows` tokens of which commit keeps the first few. See Round.
+  ///
+  /// @return as begin_step; bad_argument for a strategy or rows that were not paid for (CacheOptions::rounds);
+  ///         bad_state also while a replay is owed; a device failure of a replay's copy leaves the cache as it was
+  Result<Round<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) noexcept {
+    if (!core_) return moved_from("begin_round");
+    return Round<Dev>::begin(*core_, rows, by);
+  }
+
   // --- taking back ---
 
   /// Copies conv and ssm of every layer into memory of its own: one copy per device object.
   /// @return bad_state while a step is open, a replay is owed or the cache is tainted; out_of_memory; device_failure
   Result<CacheSnapshot<Dev>> snapshot() {
-    if (Status s = at_rest("snapshot"); !s) return s;
+    if (Status s = settled("snapshot"); !s) return s;
     CacheSnapshot<Dev> snap;
     snap.lineage_ = core_->lineage;
     for (auto& d : core_->devices) {
@@ -157,7 +170,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// @return as snapshot; bad_argument for another cache's snapshot. After a device failure the cache is as before and
   ///         `snap` is invalid until refreshed
   Status snapshot_into(CacheSnapshot<Dev>& snap) noexcept {
-    if (Status s = at_rest("snapshot_into"); !s) return s;
+    if (Status s = settled("snapshot_into"); !s) return s;
     if (Status s = snap.made_by(*core_->lineage, "snapshot_into"); !s) return s;
     return fill(snap);
   }
@@ -191,6 +204,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
       if (Status s = c.devices[d].dev->copy(state.data(), snap.state_[d].data(), state.bytes()); !s) return s;
     }
     const std::size_t pos = c.has_recurrent ? at : at + accept;
+    if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
@@ -211,10 +225,11 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
       if (d.state.bytes() == 0) continue;
       if (Status s = d.dev->fill(d.state.data(), std::byte{0}, d.state.bytes()); !s) return s;
     }
+    if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(0); !s) return s;
+    c.ahead = false;
     c.pos = 0;
     c.len = 0;
-    c.ahead = false;
     c.cut(0);
     c.parked_valid = false;
     if (c.taps) c.taps->arm(0);
@@ -252,7 +267,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
 
   /// The logits parked at this very position of this very branch, nullopt otherwise.
   std::optional<ParkedLogits> last_logits_dev() const noexcept {
-    if (!core_ || core_->tainted || !core_->parked_valid || core_->parked_pos != core_->pos) return std::nullopt;
+    if (!core_ || core_->tainted || core_->ahead || !core_->parked_valid || core_->parked_pos != core_->pos)
+      return std::nullopt;
     return ParkedLogits{reinterpret_cast<const float*>(core_->parked->data()), core_->config.n_vocab, core_->pos};
   }
 
@@ -276,7 +292,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
 
   /// Disarms and hands the sink out with the rows committed since; nullopt if none was armed, or while tainted.
   std::optional<DflashTapSink<Dev>> take_taps() noexcept {
-    if (!core_ || core_->tainted) return std::nullopt;
+    if (!core_ || !usable("take_taps")) return std::nullopt;
     return std::exchange(core_->taps, std::nullopt);
   }
 
@@ -327,8 +343,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   }
 
   // Both first learn where the device is, if it moved on by itself.
-  Status usable(const char* call) const noexcept { return core_ ? detail::usable(*core_, call) : moved_from(call); }
-  Status at_rest(const char* call) const noexcept { return core_ ? detail::at_rest(*core_, call) : moved_from(call); }
+  Status usable(const char* call) const noexcept { return core_ ? detail::current(*core_, call) : moved_from(call); }
+  Status settled(const char* call) const noexcept { return core_ ? detail::settle(*core_, call) : moved_from(call); }
 
   Status fill(CacheSnapshot<Dev>& snap) noexcept {
     snap.record_->written = false;

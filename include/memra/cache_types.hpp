@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memra/detail/slab.hpp>
+#include <memra/round_types.hpp>
 #include <span>
 
 namespace memra {
@@ -11,6 +12,7 @@ namespace memra {
 /// order of first appearance (see DevicePlan for their bytes). The engine keeps it alive and frees it.
 struct CacheOptions {
   std::span<const AdoptedBlock> blocks{};
+  RoundOptions rounds{};  ///< which rounds it is to be able to run
 };
 
 /// The logits row parked at this position: [n] f32 on the last stage's device.
@@ -20,10 +22,11 @@ struct ParkedLogits {
   std::size_t pos = 0;
 };
 
-/// What a rollback left to do.
+/// What a rollback or a round's commit left to do.
 struct RolledBack {
   std::size_t pos = 0;     ///< where the next step starts
-  std::size_t replay = 0;  ///< tokens to feed again, starting at pos; 0 when there is no recurrent layer
+  std::size_t replay = 0;  ///< tokens to feed again, starting at pos; 0 when there is no recurrent layer, and
+                           ///< after a round of planes or stash
 };
 
 }  // namespace memra

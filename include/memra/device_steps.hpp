@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/device_pos.hpp>
+#include <memra/detail/round_state.hpp>
 #include <memra/error.hpp>
 #include <memra/step.hpp>
 
@@ -16,7 +17,9 @@ class DeviceSteps {
   /// Opens a step whose kernels may run at any position: what a captured graph holds. End it with advance_d.
   ///
   /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture.
-  /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions)
+  /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions), or while
+  /// rounds
+  ///         by planes have the state elsewhere (a snapshot brings it home; do so before replaying, too)
   Result<Step<Dev>> begin_device_step(std::size_t rows) noexcept {
     auto* c = core();
     if (c == nullptr) return moved_from("begin_device_step");
@@ -37,15 +40,15 @@ class DeviceSteps {
     if (auto* c = core()) c->note_ahead(rows);
   }
 
-  /// pos, or while it is stale the largest it can be.
+  /// pos, or while it is stale (replayed steps, Round::commit_d) the largest it can be.
   std::size_t pos_bound() const noexcept {
     const auto* c = static_cast<const Self*>(this)->core_.get();
     return c == nullptr ? 0 : c->bound();
   }
 
-  /// Takes pos from the device; waits for what is queued there.
-  /// @return bad_state if a step would have passed max_ctx: it wrote nothing beyond, and the cache is tainted; a device
-  ///         failure
+  /// Takes pos from the device; waits for what is queued there. Every call that needs it does so by itself.
+  /// @return bad_state if a step would have passed max_ctx (it wrote nothing beyond), an accept length was out of range
+  ///         or the stages disagree: the cache is tainted then; a device failure
   Status catch_up() noexcept {
     auto* c = core();
     return c == nullptr ? moved_from("catch_up") : detail::catch_up(*c);

@@ -7,13 +7,16 @@
 #include <memra/detail/host_attend.hpp>
 #include <memra/detail/host_conv.hpp>
 #include <memra/detail/host_draft.hpp>
+#include <memra/detail/host_round.hpp>
 #include <memra/detail/host_rows.hpp>
 #include <memra/detail/host_scan.hpp>
+#include <memra/detail/portable_round.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/error.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 
 namespace memra {
@@ -44,6 +47,17 @@ struct HostKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody<detail::NativeSimd>{r, a});
+  }
+
+  template <class D>
+  static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return launch(dev, "round_apply", Grid{c.heads, c.n_layers, n},
+                  detail::RoundApplyBody<detail::NativeSimd>{c, many});
+  }
+
+  template <class D>
+  static Status round_commit(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return launch(dev, "round_commit", detail::RoundCommitBody::grid(c, n), detail::RoundCommitBody{c, many});
   }
 
   template <class D>

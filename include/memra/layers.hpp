@@ -49,6 +49,12 @@ struct RecurComponent {
   float* ssm = nullptr;
   float* ssm_alt = nullptr;
   std::uint64_t written_in = 0;
+  RecurRound round = {};  ///< where rounds keep things; mode none
+
+  RecurView view(const StepPos& at, const RecurRound& how) const noexcept {
+    return {conv,    ssm, ssm_alt, spec.n_k_heads, spec.n_v_heads, spec.d_k, spec.d_v, spec.d_conv, spec.map,
+            at.rows, at,  how};
+  }
 };
 using Component = std::variant<KvComponent, RecurComponent>;
 

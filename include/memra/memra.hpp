@@ -16,6 +16,9 @@
 #include <memra/model_config.hpp>
 #include <memra/ops.hpp>
 #include <memra/plan.hpp>
+#include <memra/round_batch.hpp>
+#include <memra/round_cost.hpp>
+#include <memra/speculation.hpp>
 #include <memra/version.hpp>
 #include <memra/views.hpp>
 #include <memra/workspace.hpp>

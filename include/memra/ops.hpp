@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memra/detail/scratch.hpp>
 #include <memra/error.hpp>
+#include <memra/round_types.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 #include <utility>
 
@@ -141,17 +143,22 @@ class ops_for {
     return K::attend(*dev_, kv, a, ws);
   }
 
-  /// Convolution of `r.rows` tokens and the update of the ring; works for every rows >= 1, also rows < d_conv - 1.
+  /// Convolution of `r.rows` tokens and the update of the ring; works for every rows >= 1, also rows < d_conv - 1. In a
+  /// round the ring stays and the raw inputs are kept.
   Status conv_update(const RecurView& r, const ConvArgs& a) const noexcept {
     if (r.rows == 0) return {};
     if (r.conv == nullptr || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
       return detail::bad_op("conv_update", "the conv state, x, weight or y is null; expected all of them");
     }
     if (r.d_conv == 0) return detail::bad_op("conv_update", "d_conv is 0; expected at least 1");
+    if (r.round.mode != RoundMode::none && r.d_conv > 1 && r.round.conv_rows == nullptr) {
+      return detail::bad_op("conv_update", "a round without a place for raw inputs; expected conv_rows");
+    }
     return K::conv_update(*dev_, r, a);
   }
 
-  /// Gated delta rule over `r.rows` tokens, state updated in place.
+  /// Gated delta rule over `r.rows` tokens, state updated in place; in a round the state stays and what RoundMode says
+  /// is kept. The outputs are the same bits in every mode.
   Status delta_scan(const RecurView& r, const ScanArgs& a) const noexcept {
     if (r.rows == 0) return {};
     if (r.ssm == nullptr || a.q == nullptr || a.k == nullptr || a.v == nullptr || a.g == nullptr || a.beta == nullptr ||
@@ -163,11 +170,29 @@ class ops_for {
                              "the key-head map does not fit %zu key heads and %zu value heads", r.n_k_heads,
                              r.n_v_heads);
     }
+    if (Status s = check_round(r); !s) return s;
     ScanArgs dense = a;
     if (dense.q_stride == 0) dense.q_stride = r.n_k_heads * r.d_k;
     if (dense.k_stride == 0) dense.k_stride = r.n_k_heads * r.d_k;
     if (dense.v_stride == 0) dense.v_stride = r.n_v_heads * r.d_v;
     return K::delta_scan(*dev_, r, dense);
+  }
+
+  /// First half of a stash's commit: ssm of every layer moves on by the accepted tokens, in one launch.
+  /// @param many  device: [n] commits of as many caches, or nullptr: `c` alone. With it `c` gives the launch's size:
+  ///              the most layers and heads of any of them
+  Status round_apply(const RoundCommit& c, const RoundCommit* many = nullptr, std::size_t n = 1) const noexcept {
+    if (Status s = check_commit("round_apply", c, many); !s) return s;
+    if (n == 0 || c.n_layers == 0) return {};
+    return K::round_apply(*dev_, c, many, n);
+  }
+
+  /// Commit of planes, second half of a stash's: conv columns, current plane, position and generation, in one launch.
+  /// @param many  as round_apply; with it `c` also gives the most channels
+  Status round_commit(const RoundCommit& c, const RoundCommit* many = nullptr, std::size_t n = 1) const noexcept {
+    if (Status s = check_commit("round_commit", c, many); !s) return s;
+    if (n == 0) return {};
+    return K::round_commit(*dev_, c, many, n);
   }
 
   /// Writes `d.block_rows` rows of K and V at [*len_d, *len_d + block_rows): rows to commit, or a block's transient
@@ -257,6 +282,30 @@ class ops_for {
   }
 
  private:
+  static Status check_round(const RecurView& r) noexcept {
+    const RecurRound& k = r.round;
+    if (k.mode == RoundMode::none) return {};
+    if (r.rows > max_round_rows) {
+      return Status::failure(ErrorKind::bad_argument, "delta_scan", 0, 0, "%zu rows in a round; expected at most %zu",
+                             r.rows, max_round_rows);
+    }
+    if (k.mode == RoundMode::planes && (k.planes == nullptr || r.rows >= k.n_planes)) {
+      return detail::bad_op("delta_scan", "the round has no plane for every row");
+    }
+    if (k.mode == RoundMode::stash &&
+        (k.k == nullptr || k.u == nullptr || k.decay == nullptr || r.d_k > max_stash_d_k)) {
+      return detail::bad_op("delta_scan", "the round has no stash, or d_k is beyond what a stash takes");
+    }
+    return {};
+  }
+
+  static Status check_commit(const char* op, const RoundCommit& c, const RoundCommit* many) noexcept {
+    if (many == nullptr && (c.pos_d == nullptr || c.words == nullptr || (c.layers == nullptr && c.n_layers != 0))) {
+      return detail::bad_op(op, "pos_d, the words or the layers are null; expected all of them");
+    }
+    return {};
+  }
+
   static Status need(const char* op, const WorkspaceView& ws, std::size_t bytes) noexcept {
     if (ws.bytes >= bytes && (ws.data != nullptr || bytes == 0)) return {};
     return Status::failure(ErrorKind::bad_argument, op, 0, bytes, "the workspace has %zu bytes; this call needs %zu",

@@ -11,6 +11,8 @@
 #include <memra/kv_dev.hpp>
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
+#include <memra/round_types.hpp>
+#include <memra/round_views.hpp>
 #include <span>
 #include <variant>
 #include <vector>
@@ -41,13 +43,25 @@ inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages
   return fence;
 }
 
-enum class PlaneKind : std::uint8_t { k, v, conv, ssm, ssm_alt };
+enum class PlaneKind : std::uint8_t {
+  k,
+  v,
+  conv,
+  ssm,
+  ssm_alt,
+  // What rounds keep, see RecurRound.
+  round_planes,
+  round_conv,
+  round_k,
+  round_u,
+  round_decay,
+};
 
 /// The memory blocks of one device object.
 enum class SlabKind : std::uint8_t {
   rows,   ///< the stages' position ints, then everything append-only
   state,  ///< current conv and ssm of every layer, contiguous: a snapshot is one copy
-  extra,  ///< second buffers, never part of a snapshot
+  extra,  ///< second buffers and what rounds keep, never part of a snapshot
 };
 
 struct PlanePlan {
@@ -68,13 +82,15 @@ struct StagePlan {
   std::size_t first_layer = 0;
   std::size_t end_layer = 0;  ///< the last stage also owns layers past the fence
   std::size_t device = 0;
-  std::size_t pos_offset = 0;  ///< of pos_d in the device's rows slab
+  std::size_t pos_offset = 0;    ///< of pos_d in the device's rows slab
+  std::size_t round_offset = 0;  ///< of the stage's RoundWords in the extra slab; its table follows, plane_alignment on
 };
 
 struct DevicePlan {
   std::size_t rows_bytes = 0;
   std::size_t state_bytes = 0;
   std::size_t extra_bytes = 0;
+  std::size_t replay_offset = 0;  ///< of the copy that replay rounds make of the state slab, in the extra slab
 
   std::size_t bytes(SlabKind kind) const noexcept {
     return kind == SlabKind::rows ? rows_bytes : kind == SlabKind::state ? state_bytes : extra_bytes;
@@ -88,6 +104,7 @@ struct PlanTotals {
   std::size_t conv_bytes = 0;
   std::size_t ssm_bytes = 0;
   std::size_t second_buffer_bytes = 0;
+  std::size_t round_bytes = 0;   ///< all that rounds need, see RoundPlan
   std::size_t mirror_bytes = 0;  ///< one int per stage
   std::size_t tail_pad_bytes = 0;
   std::size_t pad_bytes = 0;  ///< alignment and gaps
@@ -98,10 +115,11 @@ struct PlanTotals {
 
 struct Plan {
   std::size_t max_ctx = 0;
-  std::vector<PlanePlan> planes;  ///< in layer order, states in order, K before V, conv before ssm
+  std::vector<PlanePlan> planes;  ///< in layer order, states in order, K before V, conv before ssm; then the rounds'
   std::vector<StagePlan> stages;
   std::vector<DevicePlan> devices;
   PlanTotals totals;
+  RoundPlan round;
   std::vector<AttentionSpec> attention;  ///< one per attention state, for workspace_bytes
 
   /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch. The
@@ -219,6 +237,19 @@ class PlanBuilder {
     return offset;
   }
 
+  /// Bytes of the extra slab that are no plane; 0 takes nothing.
+  std::size_t add_extra(std::size_t device, CheckedSize bytes) {
+    std::size_t& end = slab(device, SlabKind::extra);
+    const CheckedSize next = align_up(bytes + end, plane_alignment);
+    valid_ = valid_ && next.valid();
+    if (!valid_) return end;
+    const std::size_t offset = end;
+    plan_->totals.round_bytes += bytes.value();
+    plan_->totals.pad_bytes += next.value() - offset - bytes.value();
+    end = next.value();
+    return offset;
+  }
+
   bool valid() const noexcept { return valid_; }
 
  private:
@@ -257,6 +288,9 @@ inline void add_planes(PlanBuilder& b, PlanePlan at, const RecurrentSpec& r, std
   }
 }
 
+/// Adds what rounds need; see round_plan.hpp.
+inline Status add_rounds(PlanBuilder& b, Plan& plan, const ModelConfig& cfg, const RoundOptions& options);
+
 inline Status sum_plan(Plan& plan) noexcept {
   PlanTotals& t = plan.totals;
   CheckedSize total = 0;
@@ -285,6 +319,13 @@ inline Status sum_plan(Plan& plan) noexcept {
       case PlaneKind::ssm_alt:
         t.second_buffer_bytes += p.payload;
         break;
+      case PlaneKind::round_planes:
+      case PlaneKind::round_conv:
+      case PlaneKind::round_k:
+      case PlaneKind::round_u:
+      case PlaneKind::round_decay:
+        t.round_bytes += p.payload;
+        break;
     }
   }
   for (const AttentionSpec& a : plan.attention) {
@@ -306,8 +347,10 @@ inline std::size_t stage_of(const Placement& placement, std::size_t il) noexcept
 /// Lays out the whole state of `cfg` for up to `max_ctx` rows.
 ///
 /// @param max_ctx  rows; 1 to 2147483647 (positions on the device are 32-bit)
+/// @param rounds   what take-backs to pay for
 /// @return bad_argument naming the layer and the field, or the fence, or the size that does not fit
-inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Placement& placement) {
+inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Placement& placement,
+                         const RoundOptions& rounds = {}) {
   if (max_ctx == 0 || max_ctx > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "max_ctx is %zu; expected 1 to 2147483647", max_ctx);
   }
@@ -344,6 +387,7 @@ inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Plac
       if (const auto* a = std::get_if<AttentionSpec>(&spec)) p.attention.push_back(*a);
     }
   }
+  if (Status s = detail::add_rounds(builder, p, cfg, rounds); !s) return s;
   if (!builder.valid()) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
                            "the planes for %zu rows do not fit in memory addresses", max_ctx);
@@ -357,3 +401,5 @@ inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx) {
 }
 
 }  // namespace memra
+
+#include <memra/detail/round_plan.hpp>  // defines add_rounds; needs all of the above

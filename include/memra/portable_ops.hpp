@@ -6,10 +6,12 @@
 #include <memra/detail/portable_attend.hpp>
 #include <memra/detail/portable_plane.hpp>
 #include <memra/detail/portable_recurrent.hpp>
+#include <memra/detail/portable_round.hpp>
 #include <memra/detail/portable_rows.hpp>
 #include <memra/error.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 
 namespace memra {
@@ -46,6 +48,16 @@ struct PortableKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     return launch(dev, "delta_scan", Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
+  }
+
+  template <class D>
+  static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return launch(dev, "round_apply", Grid{c.heads, c.n_layers, n}, detail::PortableRoundApply{c, many});
+  }
+
+  template <class D>
+  static Status round_commit(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return launch(dev, "round_commit", detail::RoundCommitBody::grid(c, n), detail::RoundCommitBody{c, many});
   }
 
   template <class D>

@@ -13,6 +13,8 @@ namespace memra {
 
 template <class Dev>
 class Cache;
+template <class Dev>
+class Round;
 template <class Self, class Dev>
 class DeviceSteps;
 
@@ -50,12 +52,11 @@ class Step {
   }
 
   /// conv and ssm of layer `il`, to be moved on by `rows` tokens. One view for both: they always describe one position.
+  /// In a round its RoundMode may ask kernels to leave them as they are.
   Result<RecurView> recur(std::size_t il, std::size_t nth = 0) {
     detail::RecurComponent* c = core_->template find<detail::RecurComponent>(il, nth);
     if (Status s = take("recur", "recurrent", il, c); !s) return s;
-    const RecurrentSpec& r = c->spec;
-    return RecurView{c->conv, c->ssm,   c->ssm_alt, r.n_k_heads, r.n_v_heads,        r.d_k,
-                     r.d_v,   r.d_conv, r.map,      rows_,       core_->step_pos(il)};
+    return c->view(core_->step_pos(il), core_->how(*c));
   }
 
   /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
@@ -67,6 +68,7 @@ class Step {
  private:
   friend class Cache<Dev>;
   friend class DeviceSteps<Cache<Dev>, Dev>;
+  friend class Round<Dev>;
   explicit Step(detail::CacheCore<Dev>& core) noexcept
       : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
 

@@ -16,6 +16,8 @@ template <class Dev>
 class Cache;
 template <class Dev>
 class Step;
+template <class Dev>
+class Round;
 namespace detail {
 template <class Dev>
 struct CacheCore;

@@ -102,6 +102,26 @@ struct KeyHeadMap {
   }
 };
 
+/// What conv_update and delta_scan do with the state.
+enum class RoundMode : std::uint8_t {
+  none,    ///< a plain step: conv and ssm move on in place
+  planes,  ///< conv stays; the ssm after token t goes to plane (current + 1 + t) mod n_planes, the current one stays
+  stash,   ///< conv and ssm stay
+};
+
+/// Where a round keeps what its commit needs. A kernel that takes a RecurView with another mode than `none` must fill
+/// these: raw conv inputs in both modes, planes in the one, k, u and decay in the other.
+struct RecurRound {
+  RoundMode mode = RoundMode::none;
+  const std::int32_t* plane_d = nullptr;  ///< device: index of the current ssm plane; nullptr: 0, which is `ssm`
+  float* planes = nullptr;                ///< [n_planes - 1][n_v_heads][d_v][d_k]: planes 1, 2, ...
+  std::size_t n_planes = 1;
+  float* conv_rows = nullptr;  ///< [rows][conv_dim] raw inputs of the round
+  float* k = nullptr;          ///< [rows][n_k_heads][d_k] as the scan got it
+  float* u = nullptr;          ///< [rows][n_v_heads][d_v] beta (v - S^T k)
+  float* decay = nullptr;      ///< [rows][n_v_heads] e^g
+};
+
 /// Current state of one recurrent layer, updated in place.
 struct RecurView {
   float* conv = nullptr;  ///< [conv_dim][d_conv - 1] raw inputs, oldest first
@@ -116,10 +136,19 @@ struct RecurView {
   KeyHeadMap map = {};
   std::size_t rows = 0;  ///< rows of this call (t)
   StepPos at = {};       ///< position and capacity of the stream; without a pos_d the call always fits
+  RecurRound round = {};
 
   /// False if the call would pass the stream's capacity or the stream ran out before: kernels then change nothing.
   MEMRA_HD bool fits() const noexcept {
     return at.pos_d == nullptr || (*at.pos_d >= 0 && static_cast<std::size_t>(*at.pos_d) + rows <= at.capacity);
+  }
+  /// Plane `i` of the ssm: 0 is `ssm` itself.
+  MEMRA_HD constexpr float* plane(std::size_t i) const noexcept {
+    return i == 0 ? ssm : round.planes + (i - 1) * n_v_heads * d_v * d_k;
+  }
+  /// Index of the current plane.
+  MEMRA_HD std::size_t current() const noexcept {
+    return round.plane_d == nullptr ? 0 : static_cast<std::size_t>(*round.plane_d);
   }
 
   /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.

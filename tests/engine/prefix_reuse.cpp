@@ -54,8 +54,8 @@ void reuse(std::size_t stages_before, std::size_t stages_after, memra::Layout la
   REQUIRE(prefix.has_logits());
 
   seq::Sequence second(Format::q8_0, Format::q5_1, stages_after, 512, layout);
-  *second.cache =
-      memra::check(seq::Cache::from_prefix_ppn(second.stage_devs, second.fence, second.config, 512, prefix));
+  *second.cache = memra::check(seq::Cache::from_prefix_ppn(second.stage_devs, second.fence, second.config, 512, prefix,
+                                                           rig::all_rounds(seq::model())));
   auto kv = memra::DflashKv<memra::HostDev>::from_tail(*second.devs.back(), second.drafter->kv().config(), 512, *tail);
   REQUIRE(kv.has_value());
   second.drafter->replace_kv(*std::move(kv));

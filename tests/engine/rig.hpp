@@ -73,6 +73,15 @@ struct Options {
   memra::Layout layout = memra::Layout::blocks;
 };
 
+/// Every strategy, for rounds of up to a draft block.
+inline memra::CacheOptions all_rounds(const tiny::ModelFiles& files) {
+  memra::CacheOptions o;
+  if (!files.draft) return o;
+  o.rounds.rows = files.draft->config.block_size;
+  o.rounds.replay = o.rounds.planes = o.rounds.stash = true;
+  return o;
+}
+
 /// Everything one sequence needs, on HostDev over memory that is NaN until written.
 struct Rig {
   using Dev = memra::HostDev;
@@ -89,7 +98,7 @@ struct Rig {
       }
     }
     fence = memra::pp_cuts(config.layers.size(), o.stages);
-    cache.emplace(memra::check(memra::Cache<Dev>::create_ppn(stage_devs, fence, config, o.ctx)));
+    cache.emplace(memra::check(memra::Cache<Dev>::create_ppn(stage_devs, fence, config, o.ctx, all_rounds(files))));
     trunk.emplace(
         memra::check(tiny::Trunk<Dev>::create(files.config, files.weights, *cache, tiny::TrunkOptions{o.max_rows})));
     if (files.draft) {

@@ -33,14 +33,17 @@ struct Sequence : rig::Rig {
   }
 
   tiny::Generated plain(std::size_t n) { return decoder->plain(how(n)); }
-  tiny::Generated speculative(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip) {
-    return decoder->speculative(how(n, arm));
+  tiny::Generated speculative(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip,
+                              memra::Strategy strategy = memra::Strategy::automatic) {
+    return decoder->speculative(how(n, arm, strategy));
   }
-  static tiny::GenerateOptions how(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip) {
+  static tiny::GenerateOptions how(std::size_t n, memra::DraftArm arm = memra::DraftArm::clip,
+                                   memra::Strategy strategy = memra::Strategy::automatic) {
     tiny::GenerateOptions o;
     o.max_tokens = n;
     o.ignore_eos = true;
     o.arm = arm;
+    o.strategy = strategy;
     return o;
   }
 

@@ -40,6 +40,11 @@ bad() {
 good plain 'verdict +identical: 40 tokens' --tokens 40
 good stages 'verdict +identical: 24 tokens' --tokens 24 --stages 3 --kv f32/f32 --prompt 'Mt5:3 Blessed are the'
 good formats 'verdict +identical: 16 tokens' --tokens 16 --kv fp8/q4_0
+good replay 'by replay' --tokens 24 --strategy replay
+good planes 'by planes' --tokens 24 --strategy planes --stages 2
+good stash 'by stash' --tokens 24 --strategy stash
+good all 'by stash' --tokens 24 --strategy all
+[ "$(grep -c 'verdict *identical: 24 tokens' "$work/out")" -eq 3 ] || fail "all: expected three verdicts"
 good off 'drafting +off; there is one output' --tokens 16 --draft off
 good help 'ignore-eos' --help
 good nothing 'verdict +identical: 0 tokens' --tokens 0
@@ -64,6 +69,7 @@ bad 'tokens' 'whole number' --tokens 99999999999999999999
 bad 'kv' 'expected K/V' --kv q8_0/q9
 bad 'kv' 'expected K/V' --kv /
 bad 'draft' 'on or off' --draft maybe
+bad 'strategy' 'expected automatic' --strategy best
 bad 'device' 'host only' --device cuda
 bad 'stages' 'from 1 to 6' --stages 7
 bad 'stages' 'from 1 to 6' --stages 0

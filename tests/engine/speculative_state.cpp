@@ -5,6 +5,7 @@
 namespace {
 
 using memra::Format;
+using memra::Strategy;
 
 struct Pair {
   Format k;
@@ -15,8 +16,10 @@ constexpr Pair pairs[] = {{Format::f32, Format::f32},   {Format::f16, Format::f1
                           {Format::q8_0, Format::q5_1}, {Format::q8_0, Format::q4_0},
                           {Format::q4_0, Format::q4_0}, {Format::fp8_e4m3, Format::fp8_e4m3}};
 
-void same_as_plain(const char* prompt, Pair p, std::size_t stages, std::size_t tokens, memra::Layout layout) {
-  INFO(prompt << ", " << memra::to_string(p.k) << "/" << memra::to_string(p.v) << ", stages " << stages);
+void same_as_plain(const char* prompt, Pair p, std::size_t stages, std::size_t tokens, memra::Layout layout,
+                   Strategy by = Strategy::replay) {
+  INFO(prompt << ", " << memra::to_string(p.k) << "/" << memra::to_string(p.v) << ", stages " << stages << ", by "
+              << memra::to_string(by));
   const std::vector<std::int32_t> ids = rig::bytes_of(prompt);
   const std::size_t ctx = ids.size() + tokens + 7;
   seq::Sequence plain(p.k, p.v, 1, ctx);
@@ -24,13 +27,14 @@ void same_as_plain(const char* prompt, Pair p, std::size_t stages, std::size_t t
   const tiny::Generated straight = plain.plain(tokens);
   seq::Sequence spec(p.k, p.v, stages, ctx, layout);
   spec.decoder->prime(ids);
-  const tiny::Generated got = spec.speculative(tokens);
+  const tiny::Generated got = spec.speculative(tokens, memra::DraftArm::clip, by);
 
   REQUIRE(straight.tokens.size() == tokens);
   REQUIRE(got.tokens == straight.tokens);
   // The evidence: drafts were accepted, and drafts were taken back.
   REQUIRE(got.rounds.size() < tokens);
-  REQUIRE(got.replayed > 0);
+  REQUIRE((got.replayed > 0) == (by == Strategy::replay));
+  REQUIRE(got.strategy == by);
   REQUIRE(spec.cache->pos() == ids.size() + tokens);
   REQUIRE(spec.drafter->kv().len() == spec.cache->pos());
 
@@ -42,6 +46,33 @@ void same_as_plain(const char* prompt, Pair p, std::size_t stages, std::size_t t
 
 TEST_CASE("C6 C10: speculative equals plain in tokens and in state, every KV format pair", "[engine][identity]") {
   for (const Pair p : pairs) same_as_plain(seq::prompts[0], p, 1, 300, memra::Layout::blocks);
+}
+
+TEST_CASE("speculative equals plain in tokens and in state, by every strategy", "[engine][identity][round]") {
+  for (const Strategy by : {Strategy::planes, Strategy::stash, Strategy::replay}) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      same_as_plain(seq::prompts[i], {Format::q8_0, Format::q5_1}, 1 + i % 3, 200, memra::Layout::blocks, by);
+    }
+    same_as_plain(seq::prompts[1], {Format::f32, Format::f32}, 2, 120, memra::Layout::blocks, by);
+    same_as_plain(seq::prompts[2], {Format::q4_0, Format::q5_1}, 1, 120, memra::Layout::split, by);
+  }
+}
+
+TEST_CASE("strategies mixed in one text, with plain tokens between", "[engine][identity][round]") {
+  const std::vector<std::int32_t> ids = rig::bytes_of(seq::prompts[1]);
+  seq::Sequence spec(Format::q8_0, Format::q5_1, 2, 300);
+  spec.decoder->prime(ids);
+  std::vector<std::int32_t> tokens;
+  constexpr Strategy all[] = {Strategy::planes, Strategy::stash, Strategy::replay, Strategy::automatic};
+  for (std::size_t i = 0; tokens.size() < 200; ++i) {
+    tokens = seq::joined(tokens, spec.speculative(1 + i % 11, memra::DraftArm::clip, all[i % 4]).tokens);
+    if (i % 5 == 0) tokens = seq::joined(tokens, spec.plain(2).tokens);
+  }
+  seq::Sequence plain(Format::q8_0, Format::q5_1, 1, 300);
+  plain.decoder->prime(ids);
+  CHECK(plain.plain(tokens.size()).tokens == tokens);
+  CHECK(seq::difference(*spec.cache, *plain.cache) == "");
+  CHECK(seq::difference(spec.drafter->kv(), plain.drafter->kv()) == "");
 }
 
 TEST_CASE("C6 C10: speculative equals plain on every prompt over 1, 2 and 3 stages", "[engine][identity]") {

@@ -35,9 +35,9 @@ struct Devices {
     for (const std::size_t d : p.devices) devs.push_back(&dev[d]);
     return devs;
   }
-  memra::Result<memra::Cache<FailingDev>> create(const PlacedOn& p, const memra::ModelConfig& cfg,
-                                                 std::size_t max_ctx) {
-    return memra::Cache<FailingDev>::create_ppn(of(p), p.fence, cfg, max_ctx);
+  memra::Result<memra::Cache<FailingDev>> create(const PlacedOn& p, const memra::ModelConfig& cfg, std::size_t max_ctx,
+                                                 const memra::CacheOptions& options = {}) {
+    return memra::Cache<FailingDev>::create_ppn(of(p), p.fence, cfg, max_ctx, options);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memra/error.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 
 namespace memra {
@@ -17,6 +18,8 @@ struct AnyOps {
   Status (*attend)(void*, const KvReadView&, const AttendArgs&, const WorkspaceView&) noexcept;
   Status (*conv_update)(void*, const RecurView&, const ConvArgs&) noexcept;
   Status (*delta_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
+  Status (*round_apply)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
+  Status (*round_commit)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
   Status (*draft_write)(void*, const DraftView&, const float*, const float*) noexcept;
   Status (*draft_attend)(void*, const DraftView&, const DraftAttendArgs&, const WorkspaceView&) noexcept;
   Status (*argmax_rows)(void*, const float*, std::size_t, std::size_t, std::int32_t*) noexcept;
@@ -40,6 +43,12 @@ inline constexpr AnyOps any_ops = {
     },
     [](void* d, const RecurView& r, const ScanArgs& a) noexcept {
       return D::kernels::delta_scan(*static_cast<D*>(d), r, a);
+    },
+    [](void* d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+      return D::kernels::round_apply(*static_cast<D*>(d), c, many, n);
+    },
+    [](void* d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+      return D::kernels::round_commit(*static_cast<D*>(d), c, many, n);
     },
     [](void* d, const DraftView& v, const float* k, const float* x) noexcept {
       return D::kernels::draft_write(*static_cast<D*>(d), v, k, x);
@@ -81,6 +90,14 @@ struct AnyKernels {
   template <class D>
   static Status delta_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
     return d.ops().delta_scan(d.target(), r, a);
+  }
+  template <class D>
+  static Status round_apply(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return d.ops().round_apply(d.target(), c, many, n);
+  }
+  template <class D>
+  static Status round_commit(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return d.ops().round_commit(d.target(), c, many, n);
   }
   template <class D>
   static Status draft_write(D& d, const DraftView& view, const float* k, const float* v) noexcept {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memra/cache_types.hpp>
 #include <memra/detail/lineage.hpp>
 #include <memra/detail/slab.hpp>
 #include <memra/error.hpp>
@@ -12,6 +13,8 @@
 #include <memra/layers.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
+#include <memra/round_types.hpp>
+#include <memra/round_views.hpp>
 #include <memra/taps.hpp>
 #include <optional>
 #include <span>
@@ -35,6 +38,7 @@ struct CacheCore {
   struct StageState {
     std::size_t device = 0;
     std::int32_t* pos_d = nullptr;
+    RoundCommit commit = {};  ///< where the stage's rounds end; no words: no round of planes or stash was paid for
   };
 
   ModelConfig config;
@@ -50,11 +54,17 @@ struct CacheCore {
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
 
-  bool ahead = false;         ///< pos may have moved on the device: see device_pos.hpp
-  std::size_t pos_bound = 0;  ///< while ahead: pos_d is at most this
-
   bool step_open = false;
   std::uint64_t step_id = 0;
+  std::uint64_t round_id = 0;  ///< the step that is a round's; another number: the open step is a plain one
+  Strategy round_by = Strategy::replay;
+  std::shared_ptr<const bool> life = std::make_shared<const bool>(true);  ///< rounds ask whether this is still there
+
+  std::size_t plane = 0;        ///< the current ssm plane, as every stage's words say
+  std::int32_t generation = 0;  ///< rounds committed by kernels
+  bool ahead = false;           ///< the device may know better: pos, plane and generation are those of catch_up
+  std::size_t pos_bound = 0;    ///< while ahead: pos is at most this
+
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
   std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
@@ -75,7 +85,15 @@ struct CacheCore {
 
   std::size_t bound() const noexcept { return ahead ? pos_bound : pos; }
 
-  /// Refuses a step of `rows` rows that does not fit, or that may not begin now.
+  /// How the open step's kernels are to treat this state.
+  RecurRound how(const RecurComponent& c) const noexcept {
+    if (!step_open || round_id != step_id || round_by == Strategy::replay) return {};
+    RecurRound r = c.round;
+    r.mode = round_by == Strategy::planes ? RoundMode::planes : RoundMode::stash;
+    return r;
+  }
+
+  /// Refuses a step or round of `rows` rows that does not fit, or that may not begin now.
   Status admit(const char* call, std::size_t rows) const noexcept {
     const auto refuse = [&](ErrorKind kind, const char* text) { return Status::failure(kind, call, 0, 0, "%s", text); };
     if (rows == 0) return refuse(ErrorKind::bad_argument, "0 rows; expected at least 1");
@@ -105,6 +123,11 @@ struct CacheCore {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
     }
+    if (plane != 0 || (ahead && plan.round.planes)) {
+      return Status::failure(
+          ErrorKind::bad_state, call, 0, 0,
+          "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
+    }
     return {};
   }
 
@@ -118,9 +141,10 @@ struct CacheCore {
     step_bound = bound;
   }
 
-  /// The open step may be committed: there is one, and every layer was written.
+  /// The open step may be committed: there is one, it is no round's, and every layer was written.
   Status complete(const char* call) const noexcept {
     if (!step_open) return Status::failure(ErrorKind::bad_state, call, 0, 0, "no step is open; begin one first");
+    if (round_id == step_id) return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit it");
     return step_written == n_components ? Status{} : unwritten(call);
   }
 
@@ -213,6 +237,31 @@ class TaintScope {
   CacheCore<Dev>* core_;
 };
 
+/// Where a recurrent component keeps the address of a plane of this kind.
+inline float*& place(RecurComponent& c, PlaneKind kind) noexcept {
+  switch (kind) {
+    case PlaneKind::conv:
+      return c.conv;
+    case PlaneKind::ssm:
+      return c.ssm;
+    case PlaneKind::round_planes:
+      return c.round.planes;
+    case PlaneKind::round_conv:
+      return c.round.conv_rows;
+    case PlaneKind::round_k:
+      return c.round.k;
+    case PlaneKind::round_u:
+      return c.round.u;
+    case PlaneKind::round_decay:
+      return c.round.decay;
+    case PlaneKind::ssm_alt:
+    case PlaneKind::k:
+    case PlaneKind::v:
+      break;
+  }
+  return c.ssm_alt;
+}
+
 /// Takes the components' addresses from the plan.
 template <class Dev>
 void place_components(CacheCore<Dev>& core) {
@@ -223,7 +272,7 @@ void place_components(CacheCore<Dev>& core) {
                                                         return KvComponent{a, {}, {}, 0};
                                                       },
                                                       [](const RecurrentSpec& r) -> Component {
-                                                        return RecurComponent{r, nullptr, nullptr, nullptr, 0};
+                                                        return RecurComponent{r, nullptr, nullptr, nullptr, 0, {}};
                                                       }},
                                            spec));
       core.has_recurrent = core.has_recurrent || std::holds_alternative<RecurrentSpec>(spec);
@@ -232,22 +281,22 @@ void place_components(CacheCore<Dev>& core) {
   }
   for (const PlanePlan& p : core.plan.planes) {
     std::byte* at = core.devices[p.device].slab(p.slab) + p.offset;
-    std::visit(
-        Overloaded{[&](KvComponent& c) {
-                     (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};
-                   },
-                   [&](RecurComponent& c) {
-                     float*& plane = p.kind == PlaneKind::conv ? c.conv : p.kind == PlaneKind::ssm ? c.ssm : c.ssm_alt;
-                     plane = reinterpret_cast<float*>(at);
-                   }},
-        core.layers[p.layer][p.state]);
+    std::visit(Overloaded{[&](KvComponent& c) {
+                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};
+                          },
+                          [&](RecurComponent& c) { place(c, p.kind) = reinterpret_cast<float*>(at); }},
+               core.layers[p.layer][p.state]);
   }
   for (std::size_t s = 0; s < core.plan.stages.size(); ++s) {
     const StagePlan& stage = core.plan.stages[s];
     core.stages.push_back(
-        {stage.device, reinterpret_cast<std::int32_t*>(core.devices[stage.device].rows.data() + stage.pos_offset)});
+        {stage.device, reinterpret_cast<std::int32_t*>(core.devices[stage.device].rows.data() + stage.pos_offset), {}});
   }
 }
+
+/// Makes the rounds' tables and words on the devices. Defined in round_state.hpp, where what happens to them stands.
+template <class Dev>
+Status place_rounds(CacheCore<Dev>& core);
 
 /// Refuses adopted blocks that are too few, too small, misaligned or share a byte.
 inline Status check_blocks(const Plan& plan, std::span<const AdoptedBlock> blocks) noexcept {
@@ -285,11 +334,12 @@ inline Status check_blocks(const Plan& plan, std::span<const AdoptedBlock> block
 /// Builds a whole cache at position 0, or says what failed; nothing is left allocated then.
 ///
 /// @param devs    [stages] device object of each stage; equal pointers share slabs
-/// @param blocks  adopted memory: {rows, state, extra} per device object in order of first appearance, or empty
+/// @param options  adopted memory, rounds to pay for
 template <class Dev>
 Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, std::span<const std::size_t> fence,
                                                    const ModelConfig& cfg, std::size_t max_ctx,
-                                                   std::span<const AdoptedBlock> blocks) {
+                                                   const CacheOptions& options) {
+  const std::span<const AdoptedBlock> blocks = options.blocks;
   auto core = std::make_unique<CacheCore<Dev>>();
   core->config = cfg;
   core->placement.fence.assign(fence.begin(), fence.end());
@@ -304,7 +354,7 @@ Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, s
     }
     core->placement.device_of.push_back(d);
   }
-  auto planned = plan(cfg, max_ctx, core->placement);
+  auto planned = plan(cfg, max_ctx, core->placement, options.rounds);
   if (!planned) return planned.status();
   core->plan = *std::move(planned);
   // All blocks before the first write: a refused create leaves the engine's memory as it was.
@@ -324,6 +374,7 @@ Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, s
     state.extra = *std::move(extra);
   }
   place_components(*core);
+  if (Status s = place_rounds(*core); !s) return s;
   if (Status s = core->store_pos(0); !s) return s;
   return core;
 }

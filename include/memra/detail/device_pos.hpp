@@ -5,7 +5,6 @@
 // later replay writes nothing, and catch_up sees both that it happened and where the stream ends.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/cache_core.hpp>
@@ -52,47 +51,6 @@ Status advance_on_device(CacheCore<Dev>& core) noexcept {
   core.step_open = false;
   taint.done();
   return {};
-}
-
-/// Takes pos from the device: waits for what is queued. Taints if a step ran out of rows or the stages disagree.
-template <class Dev>
-Status catch_up(CacheCore<Dev>& core) noexcept {
-  if (!core.ahead) return {};
-  std::int32_t pos = 0;
-  for (std::size_t s = 0; s < core.stages.size(); ++s) {
-    std::int32_t now = 0;
-    Dev& dev = *core.devices[core.stages[s].device].dev;
-    const auto* at = reinterpret_cast<const std::byte*>(core.stages[s].pos_d);
-    if (Status f = dev.download(reinterpret_cast<std::byte*>(&now), at, sizeof now); !f) return f;
-    if (s == 0) pos = now;
-    if (now != pos) {
-      core.tainted = true;
-      return Status::failure(ErrorKind::device_failure, "catch_up", 0, 0,
-                             "stage %zu is at position %ld, stage 0 at %ld; roll back or reset", s,
-                             static_cast<long>(now), static_cast<long>(pos));
-    }
-  }
-  core.ahead = false;
-  core.pos = static_cast<std::size_t>(pos < 0 ? ~pos : pos);
-  core.len = std::max(core.len, core.pos);
-  if (pos >= 0) return {};
-  core.tainted = true;
-  return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
-                         "a step on the device would have passed max_ctx %zu; the stream ends at position %zu: roll "
-                         "back or reset",
-                         core.plan.max_ctx, core.pos);
-}
-
-/// As CacheCore::usable, of a cache that knows where it is.
-template <class Dev>
-Status usable(CacheCore<Dev>& core, const char* call) noexcept {
-  if (Status s = core.usable(call); !s) return s;
-  return catch_up(core);
-}
-template <class Dev>
-Status at_rest(CacheCore<Dev>& core, const char* call) noexcept {
-  if (Status s = usable(core, call); !s) return s;
-  return core.at_rest(call);
 }
 
 }  // namespace memra::detail

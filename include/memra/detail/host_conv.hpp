@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memra/detail/host_turn.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/platform.hpp>
@@ -18,7 +19,8 @@ namespace memra::detail {
 /// Definition for token t and channel c, with K = d_conv, in f32 without contraction:
 ///   y = bias[c] (or +0), then for j = 0 .. K-1 ascending: y = y + weight[c][j] * x_c[t - (K-1) + j]
 /// where x_c at a negative time -m is the ring's entry K-1-m. With silu: y = silu_f32(y), that is y / (1 +
-/// exp_f32(-y)). Afterwards the ring holds the last K-1 raw inputs, oldest first; fewer rows than that shift it.
+/// exp_f32(-y)). Afterwards the ring holds the last K-1 raw inputs, oldest first; fewer rows than that shift it. In a
+/// round the ring stays, and the raw inputs are kept for the commit.
 template <class Simd>
 struct ConvBody {
   using F = F32x16<Simd>;
@@ -35,10 +37,18 @@ struct ConvBody {
     if (!r.fits()) return;
     const std::size_t first = item.x * channels;
     const std::size_t n = r.conv_dim() - first < channels ? r.conv_dim() - first : channels;
+    if (r.round.mode != RoundMode::none && r.d_conv > 1) keep_inputs(first, n);
     if (n == channels && r.d_conv <= max_taps) {
       whole_block(first);
     } else {
       for (std::size_t c = first; c < first + n; ++c) one_channel(c);
+    }
+  }
+
+  void keep_inputs(std::size_t first, std::size_t n) const noexcept {
+    const std::size_t width = r.conv_dim();
+    for (std::size_t t = 0; t < r.rows; ++t) {
+      std::memcpy(r.round.conv_rows + t * width + first, a.x + t * width + first, n * sizeof(float));
     }
   }
 
@@ -71,6 +81,7 @@ struct ConvBody {
       }
       next = oldest;
     }
+    if (r.round.mode != RoundMode::none) return;
     std::size_t row = next;
     for (std::size_t j = 0; j + 1 < taps; ++j) {
       row = row + 1 == taps ? 0 : row + 1;
@@ -105,6 +116,7 @@ struct ConvBody {
       for (std::size_t j = 0; j <= kept; ++j) y = y + product(a.weight[c * r.d_conv + j], input(t, j));
       a.y[t * width + c] = a.silu ? silu_f32(y) : y;
     }
+    if (r.round.mode != RoundMode::none) return;
     // Ascending, so that an entry is read before it is overwritten.
     for (std::size_t j = 0; j < kept; ++j) ring[j] = input(r.rows, j);
   }

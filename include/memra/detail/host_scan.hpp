@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <memra/detail/host_dot.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_types.hpp>
 #include <memra/views.hpp>
 #include <type_traits>
 
@@ -24,7 +26,8 @@ namespace memra::detail {
 ///   S[i] = S[i] + k[i] * u          for every i
 ///   out  = dot(S, q) * (1 / sqrt(d_k)), dot in the order of dot16, the reciprocal rounded to f32 once
 /// Columns are independent, so each is taken through many tokens while it is in L1: one pass over S per scan_tokens
-/// tokens, and T tokens in one call give the bits of T calls.
+/// tokens, and T tokens in one call give the bits of T calls. In a round the same columns go through the same code and
+/// only land elsewhere: after each token in the next plane, or in memory of the item's own, u and e^g being kept.
 template <class Simd>
 struct ScanBody {
   RecurView r;
@@ -32,16 +35,14 @@ struct ScanBody {
 
   void operator()(const Item& item) const noexcept {
     if (!r.fits()) return;
-    const std::size_t h = item.x;
-    const std::size_t whole = r.d_v - r.d_v % columns;
-    Tokens some{};
-    some.key_head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
-    some.inv = 1.0F / std::sqrt(static_cast<float>(r.d_k));
-    for (some.first = 0; some.first < r.rows; some.first += scan_tokens) {
-      some.count = std::min(scan_tokens, r.rows - some.first);
-      for (std::size_t t = 0; t < some.count; ++t) some.decay[t] = exp_f32(a.g[(some.first + t) * r.n_v_heads + h]);
-      for (std::size_t c = 0; c < whole; c += columns) some_columns<columns>(h, c, some);
-      for (std::size_t c = whole; c < r.d_v; ++c) some_columns<1>(h, c, some);
+    switch (r.round.mode) {
+      case RoundMode::none:
+        return all_columns<RoundMode::none>(item.x);
+      case RoundMode::planes:
+        return all_columns<RoundMode::planes>(item.x);
+      case RoundMode::stash:
+        keep_keys(item.x);
+        return all_columns<RoundMode::stash>(item.x);
     }
   }
 
@@ -49,7 +50,7 @@ struct ScanBody {
   using F = F32x16<Simd>;
 
   // Tokens per pass over S: k and q of that many heads of 128 stay in L2, and the decays on the stack.
-  static constexpr std::size_t scan_tokens = 64;
+  static constexpr std::size_t scan_tokens = max_round_rows;
 
   // Columns that go through a token together: they share the loads of k and q, and while one waits for its sum the
   // others work. As many as have their sums and factors in registers.
@@ -59,15 +60,51 @@ struct ScanBody {
     std::size_t first;
     std::size_t count;
     std::size_t key_head;
+    std::size_t plane;
     float inv;
     float decay[scan_tokens];
   };
 
-  template <std::size_t N>
+  template <RoundMode Mode>
+  void all_columns(std::size_t h) const noexcept {
+    // A stash takes columns through the round on the stack: as many at once as fit there.
+    const std::size_t together = Mode == RoundMode::stash && columns * r.d_k > max_stash_d_k ? 1 : columns;
+    const std::size_t whole = together == 1 ? 0 : r.d_v - r.d_v % columns;
+    Tokens some{};
+    some.key_head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
+    some.inv = 1.0F / std::sqrt(static_cast<float>(r.d_k));
+    some.plane = r.current();
+    for (some.first = 0; some.first < r.rows; some.first += scan_tokens) {
+      some.count = std::min(scan_tokens, r.rows - some.first);
+      for (std::size_t t = 0; t < some.count; ++t) {
+        some.decay[t] = exp_f32(a.g[(some.first + t) * r.n_v_heads + h]);
+        if constexpr (Mode == RoundMode::stash) r.round.decay[(some.first + t) * r.n_v_heads + h] = some.decay[t];
+      }
+      for (std::size_t c = 0; c < whole; c += columns) some_columns<columns, Mode>(h, c, some);
+      for (std::size_t c = whole; c < r.d_v; ++c) some_columns<1, Mode>(h, c, some);
+    }
+  }
+
+  // The first value head that reads a key head keeps its keys: one writer each.
+  void keep_keys(std::size_t h) const noexcept {
+    const std::size_t head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
+    for (std::size_t before = 0; before < h; ++before) {
+      if (r.map.key_head(before, r.n_k_heads, r.n_v_heads) == head) return;
+    }
+    for (std::size_t t = 0; t < r.rows; ++t) {
+      std::memcpy(r.round.k + (t * r.n_k_heads + head) * r.d_k, a.k + t * a.k_stride + head * r.d_k,
+                  r.d_k * sizeof(float));
+    }
+  }
+
+  template <std::size_t N, RoundMode Mode>
   void some_columns(std::size_t h, std::size_t first, const Tokens& some) const noexcept {
     const std::size_t n = r.d_k;
-    float* s[N];
-    for (std::size_t c = 0; c < N; ++c) s[c] = r.ssm + (h * r.d_v + first + c) * n;
+    const std::size_t at = (h * r.d_v + first) * n;
+    float local[Mode == RoundMode::stash ? max_stash_d_k : 1];
+    float* from[N];
+    float* to[N];
+    for (std::size_t c = 0; c < N; ++c) to[c] = from[c] = r.plane(some.plane) + at + c * n;
     for (std::size_t i = 0; i < some.count; ++i) {
       const std::size_t t = some.first + i;
       const float* q = a.q + t * a.q_stride + some.key_head * n;
@@ -75,18 +112,31 @@ struct ScanBody {
       const float* v = a.v + t * a.v_stride + h * r.d_v + first;
       float* out = a.out + (t * r.n_v_heads + h) * r.d_v + first;
       const float beta = a.beta[t * r.n_v_heads + h];
+      if constexpr (Mode == RoundMode::planes) {
+        float* next = r.plane((some.plane + 1 + t) % r.round.n_planes) + at;
+        for (std::size_t c = 0; c < N; ++c) to[c] = next + c * n;
+      } else if constexpr (Mode == RoundMode::stash) {
+        for (std::size_t c = 0; c < N; ++c) to[c] = local + c * n;
+      }
       float dot[N];
       float u[N];
-      decay_and_dot<N>(s, k, some.decay[i], n, dot);
+      decay_and_dot<N>(from, to, k, some.decay[i], n, dot);
       for (std::size_t c = 0; c < N; ++c) u[c] = product(beta, v[c] - dot[c]);
-      add_and_dot<N>(s, k, u, q, n, dot);
+      add_and_dot<N>(to, k, u, q, n, dot);
       for (std::size_t c = 0; c < N; ++c) out[c] = product(dot[c], some.inv);
+      if constexpr (Mode == RoundMode::stash) {
+        for (std::size_t c = 0; c < N; ++c) r.round.u[(t * r.n_v_heads + h) * r.d_v + first + c] = u[c];
+      }
+      if constexpr (Mode != RoundMode::none) {
+        for (std::size_t c = 0; c < N; ++c) from[c] = to[c];
+      }
     }
   }
 
-  // s *= decay; out = dot16(s, k)
+  // s = from * decay; out = dot16(s, k). s may be from.
   template <std::size_t N>
-  static void decay_and_dot(float* const* s, const float* k, float decay, std::size_t n, float* out) noexcept {
+  static void decay_and_dot(float* const* from, float* const* s, const float* k, float decay, std::size_t n,
+                            float* out) noexcept {
     const F factor = F::broadcast(decay);
     F lanes[N];
     for (std::size_t c = 0; c < N; ++c) lanes[c] = F::zero();
@@ -94,13 +144,13 @@ struct ScanBody {
     for (std::size_t i = 0; i < whole; i += simd_lanes) {
       const F x = F::load(k + i);
       for (std::size_t c = 0; c < N; ++c) {
-        const F y = F::load(s[c] + i) * factor;
+        const F y = F::load(from[c] + i) * factor;
         y.store(s[c] + i);
         lanes[c] = lanes[c] + y * x;
       }
     }
     for (std::size_t c = 0; c < N; ++c) {
-      for (std::size_t j = whole; j < n; ++j) s[c][j] = product(s[c][j], decay);
+      for (std::size_t j = whole; j < n; ++j) s[c][j] = product(from[c][j], decay);
       out[c] = sum(dot_rest(lanes[c], s[c], k, whole, n));
     }
   }

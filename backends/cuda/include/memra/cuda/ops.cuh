@@ -102,6 +102,7 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    if (r.round.mode != RoundMode::none) return PortableKernels::delta_scan(dev, r, a);
     if (detail::CudaScan<8>::fits(r)) return scan_as<8>(dev, r, a);
     if (detail::CudaScan<4>::fits(r)) return scan_as<4>(dev, r, a);
     if (detail::CudaScan<2>::fits(r)) return scan_as<2>(dev, r, a);

@@ -1,0 +1,90 @@
+// Portable kernels that end a round: round_commit serves the host, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/platform.hpp>
+#include <memra/detail/strict_fp.hpp>
+#include <memra/launch.hpp>
+#include <memra/round_views.hpp>
+#include <memra/views.hpp>
+
+namespace memra::detail {
+
+/// round_apply, one value head (x) of one layer (y) of one cache (z) per item. Definition: see RoundApplyBody in
+/// host_round.hpp.
+struct PortableRoundApply {
+  RoundCommit one;
+  const RoundCommit* many;  ///< nullptr: `one`
+
+  MEMRA_HD void operator()(const Item& item) const noexcept {
+    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    if (item.y >= c.n_layers) return;
+    const RecurView r = c.layers[item.y];
+    const auto accept = static_cast<std::size_t>(c.accepted());
+    if (c.mode != RoundMode::stash || item.x >= r.n_v_heads) return;
+    const std::size_t h = item.x;
+    const std::size_t n = r.d_k;
+    const float* k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * n;
+    for (std::size_t v = 0; v < r.d_v; ++v) {
+      float* s = r.plane(r.current()) + (h * r.d_v + v) * n;
+      for (std::size_t i = 0; i < n; ++i) {
+        float y = s[i];
+        for (std::size_t t = 0; t < accept; ++t) {
+          y = product(y, r.round.decay[t * r.n_v_heads + h]) +
+              product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]);
+        }
+        s[i] = y;
+      }
+    }
+  }
+};
+
+/// round_commit, a block of channels (x) of one layer (y) of one cache (z) per item: the conv columns move on by the
+/// accepted inputs. The first item of each cache moves its position, plane and generation, which no other item reads.
+struct RoundCommitBody {
+  static constexpr std::size_t channels = 256;  ///< per item
+
+  RoundCommit one;
+  const RoundCommit* many;  ///< nullptr: `one`
+
+  /// At least one item per cache: it moves the words.
+  static constexpr Grid grid(const RoundCommit& c, std::size_t n) noexcept {
+    return {c.conv_dim == 0 ? 1 : (c.conv_dim + channels - 1) / channels, c.n_layers == 0 ? 1 : c.n_layers, n};
+  }
+
+  MEMRA_HD void operator()(const Item& item) const noexcept {
+    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const std::int32_t accept = c.accepted();
+    if (item.x == 0 && item.y == 0) move_words(c, accept);
+    if (item.y >= c.n_layers || accept == 0) return;
+    const RecurView r = c.layers[item.y];
+    const std::size_t kept = r.d_conv - 1;
+    const std::size_t width = r.conv_dim();
+    const std::size_t first = item.x * channels;
+    const auto a = static_cast<std::size_t>(accept);
+    for (std::size_t ch = first; ch < first + channels && ch < width; ++ch) {
+      float* ring = r.conv + ch * kept;
+      // Ascending, so that an entry is read before it is overwritten.
+      for (std::size_t j = 0; j < kept; ++j) {
+        ring[j] = a + j < kept ? ring[a + j] : r.round.conv_rows[(a + j - kept) * width + ch];
+      }
+    }
+  }
+
+ private:
+  MEMRA_HD static void move_words(const RoundCommit& c, std::int32_t accept) noexcept {
+    RoundWords& w = *c.words;
+    if (c.asked() != accept) w.status = 1;
+    const std::int32_t pos = *c.pos_d;
+    if (pos >= 0) {
+      const bool fits = accept <= c.capacity - pos;
+      if (!fits) w.status = 1;
+      *c.pos_d = fits ? pos + accept : ~pos;
+    }
+    if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
+    ++w.generation;
+  }
+};
+
+}  // namespace memra::detail

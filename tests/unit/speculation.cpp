@@ -1,0 +1,226 @@
+// Speculation: both caches move together or not at all, whatever is accepted, refused or fails.
+#include <cstddef>
+#include <cstdint>
+#include <memra/cache.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/speculation.hpp>
+#include <support/catch.hpp>
+#include <support/op_model.hpp>
+#include <support/placements.hpp>
+#include <support/rounds.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using memra::ErrorKind;
+using memra_test::Devices;
+using memra_test::FailingDev;
+using memra_test::join;
+using memra_test::OpModel;
+using memra_test::part;
+using memra_test::round_hybrid;
+using memra_test::stream;
+using memra_test::Tokens;
+using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
+using DraftKv = memra::DflashKv<FailingDev>;
+using Speculation = memra::Speculation<FailingDev>;
+
+/// A drafter whose K and V rows are the taps themselves: what the trunk's last layer gave for the token.
+struct Sequence {
+  OpModel m{round_hybrid()};
+  Devices d;
+  Cache trunk = make(d, m, 8, 2);
+  DraftKv draft = memra::check(DraftKv::create(d.dev[1], config(), ctx));
+  Speculation spec = memra::check(Speculation::create(trunk, draft, {5}, OpModel::width, 16));
+
+  static memra::DflashCfg config() {
+    memra::DflashCfg c;
+    c.n_layer = 1;
+    c.n_kv = 1;
+    c.head_dim = OpModel::width;
+    c.block_size = 8;
+    c.sliding_window = 16;
+    return c;
+  }
+
+  memra::Status write_rows(std::size_t n) {
+    auto open = spec.open_rows(n);
+    if (!open) return open.status();
+    return memra::ops_for<FailingDev>(draft.device()).draft_write(open->rows.view(0), open->taps, open->taps);
+  }
+  memra::Status feed(const Tokens& t) {
+    auto step = spec.begin_step(t.size());
+    if (!step) return step.status();
+    std::vector<float> out;
+    if (auto s = m.forward(trunk, *step, t, out); !s) return s;
+    if (auto s = write_rows(t.size()); !s) return s;
+    return spec.advance();
+  }
+  memra::Status round(const Tokens& block, std::size_t keep, Strategy by) {
+    auto step = spec.begin_round(block.size(), by);
+    if (!step) return step.status();
+    std::vector<float> out;
+    if (auto s = m.forward(trunk, *step, block, out); !s) return s;
+    if (keep != 0) {
+      if (auto s = write_rows(keep); !s) return s;
+    }
+    auto left = spec.commit(keep, static_cast<std::int32_t>(keep));
+    if (!left) return left.status();
+    return left->replay == 0 ? memra::Status() : m.feed(trunk, part(block, 0, left->replay));
+  }
+
+  void require(const Tokens& t) {
+    REQUIRE(spec.level());
+    REQUIRE(spec.pos() == t.size());
+    REQUIRE(trunk.dflash_taps() == nullptr);
+    require_straight(trunk, m, t);
+    const auto want = straight(m, t).out;
+    for (const float* rows : {draft.k(0), draft.v(0)}) {
+      REQUIRE(memra_test::same_bits(std::vector<float>(rows, rows + want.size()), want));
+    }
+  }
+};
+
+TEST_CASE("trunk and draft stand at one position after every step and round", "[speculation]") {
+  const Tokens t = stream(60);
+  for (const Strategy by : strategies) {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 7)).ok());
+    s.require(part(t, 0, 7));
+    std::size_t at = 7;
+    for (const std::size_t keep : {3U, 0U, 8U, 1U, 5U}) {
+      REQUIRE(s.round(join(part(t, at, keep), stream(8 - keep, 9)), keep, by).ok());
+      REQUIRE(s.spec.pending() == static_cast<std::int32_t>(keep));
+      at += keep;
+      s.require(part(t, 0, at));
+    }
+    REQUIRE(s.feed(part(t, at, 1)).ok());
+    s.require(part(t, 0, at + 1));
+  }
+}
+
+TEST_CASE("refusals move neither cache", "[speculation]") {
+  const Tokens t = stream(60);
+  for (const Strategy by : strategies) {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    REQUIRE(s.spec.commit(1, 0).status().kind() == ErrorKind::bad_state);
+    REQUIRE(s.spec.advance().kind() == ErrorKind::bad_state);
+    REQUIRE(s.spec.open_rows(1).status().kind() == ErrorKind::bad_state);
+    REQUIRE(s.spec.begin_round(9, by).status().kind() == ErrorKind::bad_argument);
+    s.require(part(t, 0, 6));
+    {
+      auto step = memra::check(s.spec.begin_round(5, by));
+      REQUIRE(s.spec.strategy() == by);
+      REQUIRE(s.spec.commit(0, 0).status().kind() == ErrorKind::bad_state);  // nothing verified
+      std::vector<float> out;
+      REQUIRE(s.m.forward(s.trunk, step, stream(5, 3), out).ok());
+      REQUIRE(s.spec.commit(2, 0).status().kind() == ErrorKind::bad_state);  // no rows opened
+      REQUIRE(s.write_rows(3).ok());
+      REQUIRE(s.spec.commit(2, 0).status().kind() == ErrorKind::bad_state);  // other rows
+      REQUIRE(s.write_rows(2).ok());
+      REQUIRE(s.trunk.pos() == 6);
+      REQUIRE(s.draft.len() == 6);
+      REQUIRE(s.spec.abandon().ok());
+    }
+    s.require(part(t, 0, 6));
+    // One round at a time; the open one loses nothing.
+    REQUIRE(s.spec.begin_round(5, by).ok());
+    REQUIRE(s.spec.begin_round(5, by).status().kind() == ErrorKind::bad_state);
+    REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+    REQUIRE(s.trunk.dflash_taps() != nullptr);
+    REQUIRE(s.spec.abandon().ok());
+    REQUIRE(s.round(part(t, 6, 4), 2, by).ok());
+    s.require(part(t, 0, 8));
+    // Moved apart from outside, they are not taken.
+    REQUIRE(s.m.feed(s.trunk, part(t, 8, 1)).ok());
+    REQUIRE_FALSE(s.spec.level());
+    REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+    REQUIRE(s.spec.repair().kind() == ErrorKind::bad_state);
+    REQUIRE(Speculation::create(s.trunk, s.draft, {5}, OpModel::width, 16).status().kind() == ErrorKind::bad_state);
+  }
+}
+
+TEST_CASE("rollback takes both back, and refuses what the draft does not hold", "[speculation]") {
+  const Tokens t = stream(60);
+  Sequence s;
+  REQUIRE(s.feed(part(t, 0, 6)).ok());
+  const auto snap = memra::check(s.trunk.snapshot());
+  REQUIRE(s.round(part(t, 6, 8), 6, Strategy::planes).ok());
+  const auto left = memra::check(s.spec.rollback(snap, 4, 77));
+  REQUIRE(left.replay == 4);
+  REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+  REQUIRE(s.m.feed(s.trunk, part(t, 6, 4)).ok());
+  s.require(part(t, 0, 10));
+  REQUIRE(s.spec.pending() == 77);
+  REQUIRE(s.spec.rollback(snap, 5, 0).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(s.draft.truncate(8).ok());
+  REQUIRE(s.spec.rollback(snap, 4, 0).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(memra::check(s.spec.rollback(snap, 0, 0)).pos == 6);
+  s.require(part(t, 0, 6));
+}
+
+TEST_CASE("C8 the n-th device call of a round fails: together, repaired, or taken back together", "[speculation]") {
+  const Tokens t = stream(60);
+  std::size_t taints = 0;
+  std::size_t repairs = 0;
+  for (const Strategy by : strategies) {
+    for (long n = 1;; ++n) {
+      CAPTURE(to_string(by), n);
+      Sequence s;
+      REQUIRE(s.feed(part(t, 0, 6)).ok());
+      const auto snap = memra::check(s.trunk.snapshot());
+      s.d.calls->arm(n);
+      const bool done = s.round(part(t, 6, 5), 3, by).ok();
+      const bool fired = s.d.calls->fired;
+      s.d.calls->arm(0);
+      REQUIRE(done == !fired);
+      if (done) {
+        s.require(part(t, 0, 9));
+        break;
+      }
+      if (s.trunk.tainted()) {
+        ++taints;
+        REQUIRE(s.draft.len() == s.trunk.len());  // 9 if the replay's own forward died
+      } else if (s.draft.tainted()) {
+        ++repairs;
+        REQUIRE_FALSE(s.spec.level());
+        REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+        REQUIRE(s.spec.repair().ok());
+        if (s.trunk.replay_owed() != 0) REQUIRE(s.m.feed(s.trunk, part(t, 6, s.trunk.replay_owed())).ok());
+        s.require(part(t, 0, 9));
+      } else if (s.trunk.len() == 6) {
+        REQUIRE(s.spec.abandon().ok());
+        s.require(part(t, 0, 6));
+      }
+      REQUIRE(s.spec.rollback(snap, 0, 0).ok());
+      s.require(part(t, 0, 6));
+      REQUIRE(s.round(part(t, 6, 5), 4, by).ok());
+      s.require(part(t, 0, 10));
+    }
+  }
+  REQUIRE(taints >= 6);
+  REQUIRE(repairs == 3);
+}
+
+TEST_CASE("greedy acceptance: drafts that agree, cut by budget and stop", "[speculation]") {
+  const std::vector<std::int32_t> block = {7, 1, 2, 3};
+  const auto run = [&](const std::vector<std::int32_t>& choice, std::size_t budget, std::int32_t stop) {
+    return memra::accept_greedy(block, choice, budget, [&](std::int32_t x) { return x == stop; });
+  };
+  const auto is = [](const memra::Accepted& a, std::size_t keep, std::int32_t next, bool ended) {
+    return a.keep == keep && a.next == next && a.ended == ended;
+  };
+  REQUIRE(is(run({1, 2, 3, 9}, 10, -1), 4, 9, false));
+  REQUIRE(is(run({1, 2, 8, 9}, 10, -1), 3, 8, false));
+  REQUIRE(is(run({5, 2, 3, 9}, 10, -1), 1, 5, false));
+  REQUIRE(is(run({1, 2, 3, 9}, 2, -1), 2, 2, false));
+  REQUIRE(is(run({1, 2, 3, 9}, 10, 7), 1, 1, true));   // the pending token stops
+  REQUIRE(is(run({1, 2, 3, 9}, 10, 2), 3, 3, true));   // a draft does
+  REQUIRE(is(run({1, 2, 3, 9}, 10, 9), 4, 9, false));  // the next one will
+  REQUIRE(is(run({1, 5, 3, 9}, 10, 2), 2, 5, false));  // a draft that was not accepted does not
+}
+
+}  // namespace
