@@ -150,7 +150,9 @@ int main(int argc, char** argv) {
   app.add_flag("--ignore-eos", f.ignore_eos, "go on after the end of the text");
   try {
     app.parse(argc, argv);
-    return run(f, app);
+    const int verdict = run(f, app);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse("could not write all of the standard output");
+    return verdict;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
     std::fflush(stdout);

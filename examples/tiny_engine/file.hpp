@@ -19,7 +19,8 @@ namespace tiny {
 class MappedFile {
  public:
   static memra::Result<MappedFile> open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK, opening a pipe waits for a writer that may never come.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return failure(path);
     struct stat info {};
     if (::fstat(fd, &info) != 0) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <memra/cache.hpp>
 #include <memra/error.hpp>
 #include <memra/plan.hpp>

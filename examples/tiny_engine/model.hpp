@@ -56,6 +56,11 @@ inline memra::Result<ModelFiles> load_model(const std::string& dir) {
   if (!text) return text.status();
   memra::Result<TrunkConfig> config = parse_trunk_config(*text);
   if (!config) return config.status();
+  if (!internal::exists(dir + "/model.safetensors") && internal::exists(dir + "/model.safetensors.index.json")) {
+    return memra::Status::failure(memra::ErrorKind::unsupported, "open", 0, 0,
+                                  "%s keeps its weights in shards; expected all of them in one model.safetensors",
+                                  dir.c_str());
+  }
   memra::Result<SafeTensors> weights = SafeTensors::open(dir + "/model.safetensors");
   if (!weights) return weights.status();
   ModelFiles files{*std::move(config), *std::move(weights), std::nullopt};

@@ -40,7 +40,7 @@ class DeviceSteps {
   /// pos, or while it is stale the largest it can be.
   std::size_t pos_bound() const noexcept {
     const auto* c = static_cast<const Self*>(this)->core_.get();
-    return c == nullptr ? 0 : c->ahead ? c->pos_bound : c->pos;
+    return c == nullptr ? 0 : c->bound();
   }
 
   /// Takes pos from the device; waits for what is queued there.

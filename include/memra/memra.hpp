@@ -1,4 +1,5 @@
-// Everything of memra that needs no backend.
+// Everything an engine needs without a backend. Instruments (fault_dev.hpp, poison_dev.hpp, canary_dev.hpp,
+// counting_dev.hpp, ordered_dev.hpp, guard_planes.hpp) are for tests and are included one by one.
 #pragma once
 
 #include <memra/any_dev.hpp>

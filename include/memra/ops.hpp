@@ -176,7 +176,8 @@ class ops_for {
   Status draft_write(const DraftView& d, const float* k, const float* v) const noexcept {
     if (d.block_rows == 0) return {};
     if (d.k == nullptr || d.v == nullptr || d.len_d == nullptr || k == nullptr || v == nullptr) {
-      return detail::bad_op("draft_write", "a plane, len_d or a source is null; expected all of them");
+      return detail::bad_op("draft_write",
+                            "a plane (Rows that are over have none), len_d or a source is null; expected all of them");
     }
     return K::draft_write(*dev_, d, k, v);
   }
@@ -186,7 +187,8 @@ class ops_for {
   Status draft_attend(const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) const noexcept {
     if (d.block_rows == 0) return {};
     if (d.k == nullptr || d.v == nullptr || d.len_d == nullptr || a.q == nullptr || a.out == nullptr) {
-      return detail::bad_op("draft_attend", "a plane, len_d, q or out is null; expected all of them");
+      return detail::bad_op("draft_attend",
+                            "a plane (Rows that are over have none), len_d, q or out is null; expected all of them");
     }
     if (d.n_kv == 0 || a.n_heads == 0 || a.n_heads % d.n_kv != 0) {
       return Status::failure(ErrorKind::bad_argument, "draft_attend", 0, 0,

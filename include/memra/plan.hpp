@@ -12,6 +12,7 @@
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
 #include <span>
+#include <variant>
 #include <vector>
 
 namespace memra {
@@ -162,7 +163,11 @@ inline Status check_placement(const Placement& p, std::size_t n_layers) noexcept
                            p.device_of.size());
   }
   if (p.fence.front() != 0) return bad("the fence must start with layer 0");
-  if (!std::is_sorted(p.fence.begin(), p.fence.end())) return bad("the fence must not decrease");
+  if (const auto down = std::is_sorted_until(p.fence.begin(), p.fence.end()); down != p.fence.end()) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
+                           "the fence goes from layer %zu back to %zu of %zu layers; it must not decrease", *(down - 1),
+                           *down, n_layers);
+  }
   if (p.fence.back() > n_layers) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "the fence ends at layer %zu of %zu", p.fence.back(),
                            n_layers);

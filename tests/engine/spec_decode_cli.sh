@@ -1,7 +1,7 @@
-#!/ bin / sh
-#usage : spec_decode_cli.sh SPEC_DECODE FIXTURES
-#The command line of spec_decode : what it prints, what it writes, and that every bad input is one sentence and a
-#non - zero exit status.
+#!/bin/sh
+# usage: spec_decode_cli.sh SPEC_DECODE FIXTURES
+# The command line of spec_decode: what it prints, what it writes, and that every bad input is one sentence and a
+# non-zero exit status.
 set -u
 program=$1
 fixtures=$2
@@ -14,7 +14,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-#good NAME PATTERN FLAGS... : exit status 0 and PATTERN in the output.
+# good NAME PATTERN FLAGS...: exit status 0 and PATTERN in the output.
 good() {
   name=$1 pattern=$2
   shift 2
@@ -24,14 +24,15 @@ good() {
   grep -qE -- "$pattern" "$work/out" || fail "$name: the output has no '$pattern'"
 }
 
-#bad NAME PATTERN FLAGS... : exit status not 0, one line on stderr with PATTERN, no crash.
+# bad NAME PATTERN FLAGS...: exit status not 0, one line on stderr with PATTERN, no crash.
 bad() {
   name=$1 pattern=$2
   shift 2
-  "$program" "$@" >"$work/out" 2>"$work/err"
+  # A hang is a failure, too.
+  timeout 120 "$program" "$@" >"$work/out" 2>"$work/err"
   status=$?
   [ $status -ne 0 ] || fail "$name: exit status 0"
-  [ $status -lt 126 ] || fail "$name: exit status $status, a crash"
+  [ $status -lt 124 ] || fail "$name: exit status $status, a crash or a hang"
   [ "$(wc -l <"$work/err")" -eq 1 ] || fail "$name: expected one sentence, got: $(cat "$work/err")"
   grep -qE -- "$pattern" "$work/err" || fail "$name: no '$pattern' in: $(cat "$work/err")"
 }
@@ -51,7 +52,7 @@ good ids '^5 6 7 8 [0-9]+ [0-9]+ [0-9]+ $' --model "$fixtures/next_random" --ids
 good 'no drafter' 'has no draft/' --model "$fixtures/next_random" --ids "$work/ids" --tokens 3
 good logits 'verdict' --prompt abc --tokens 0 --logits "$work/logits"
 [ "$(wc -c <"$work/logits")" -eq 3120 ] || fail "logits: expected 3 x 260 x 4 bytes, got $(wc -c <"$work/logits")"
-#The same ids as text and as numbers, drafting or not, give the same logits.
+# The same ids as text and as numbers, drafting or not, give the same logits.
 echo '97 98 99' >"$work/abc"
 good 'logits of ids' '^97 98 99' --ids "$work/abc" --tokens 0 --draft off --logits "$work/logits2"
 cmp -s "$work/logits" "$work/logits2" || fail "logits: text and ids differ"
@@ -80,8 +81,12 @@ bad 'no ids in the file' 'empty' --ids "$work/junk"
 bad 'not bytes' 'not bytes' --model "$fixtures/next_random"
 bad 'logits' 'cannot write' --logits "$work/none/logits" --tokens 0
 bad 'no model' 'cannot read' --model "$work/none"
+if [ -w /dev/full ]; then
+  "$program" --tokens 2 >/dev/full 2>"$work/err" && fail "full disk: exit status 0"
+  grep -q 'standard output' "$work/err" || fail "full disk: no sentence about it: $(cat "$work/err")"
+fi
 
-#Hostile model folders : copies of the shipped one with one thing wrong.
+# Hostile model folders: copies of the shipped one with one thing wrong.
 fresh() {
   rm -rf "$work/model"
   mkdir -p "$work/model/draft"
@@ -95,6 +100,12 @@ good 'no draft folder' 'has no draft/' --model "$work/model" --tokens 8
 fresh
 rm "$work/model/model.safetensors"
 bad 'missing weights' 'cannot read' --model "$work/model"
+echo '{"weight_map": {}}' >"$work/model/model.safetensors.index.json"
+bad 'sharded weights' 'shards' --model "$work/model"
+fresh
+rm "$work/model/model.safetensors"
+mkfifo "$work/model/model.safetensors"
+bad 'a pipe for weights' 'not a regular file' --model "$work/model"
 fresh
 head -c 100000 "$fixtures/tiny/model.safetensors" >"$work/model/model.safetensors"
 bad 'truncated weights' 'do not lie in' --model "$work/model"

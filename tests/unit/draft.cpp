@@ -206,7 +206,9 @@ TEST_CASE("D2 rows that are over give no view", "[draft]") {
   REQUIRE(rows.view(0).k == nullptr);
   const std::vector<float> x(2 * 6);
   const memra::ops_for<FailingDev> ops(d.dev);
-  REQUIRE(ops.draft_write(rows.view(0), x.data(), x.data()).kind() == ErrorKind::bad_argument);  // not a silent no-op
+  const memra::Status over = ops.draft_write(rows.view(0), x.data(), x.data());
+  REQUIRE(over.kind() == ErrorKind::bad_argument);  // not a silent no-op
+  REQUIRE(std::string(over.text()).find("Rows that are over") != std::string::npos);
   const auto block = memra::check(d.kv.begin_block(3));
   REQUIRE(block.view(0).k != nullptr);
   REQUIRE(d.kv.begin_block(3).ok());

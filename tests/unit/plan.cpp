@@ -338,7 +338,7 @@ TEST_CASE("plan refuses by name: layers, fences, sizes", "[plan]") {
   REQUIRE(says(fence({0}, {}), ErrorKind::bad_argument, "fence"));
   REQUIRE(says(fence({0, 8}, {0, 1}), ErrorKind::bad_argument, "2 entries for 2 stages"));
   REQUIRE(says(fence({1, 8}, {0}), ErrorKind::bad_argument, "start with layer 0"));
-  REQUIRE(says(fence({0, 5, 4}, {0, 1}), ErrorKind::bad_argument, "not decrease"));
+  REQUIRE(says(fence({0, 5, 4}, {0, 1}), ErrorKind::bad_argument, "from layer 5 back to 4 of 8 layers"));
   REQUIRE(says(fence({0, 9}, {0}), ErrorKind::bad_argument, "ends at layer 9 of 8"));
   REQUIRE(says(fence({0, 8}, {most}), ErrorKind::bad_argument, "device"));
   REQUIRE(says(fence({0, 4, 8}, {0, 2}), ErrorKind::bad_argument, "device 2"));

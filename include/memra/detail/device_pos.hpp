@@ -32,19 +32,8 @@ struct AdvanceBody {
 template <class Dev>
 Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
   if (Status s = core.usable("begin_device_step"); !s) return s;
-  if (rows == 0 || rows > core.plan.max_ctx) {
-    return Status::failure(ErrorKind::bad_argument, "begin_device_step", 0, 0, "%zu rows; expected 1 to max_ctx %zu",
-                           rows, core.plan.max_ctx);
-  }
-  if (core.taps || (core.step_open && core.has_recurrent)) {
-    return Status::failure(ErrorKind::bad_state, "begin_device_step", 0, 0,
-                           "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
-  }
-  ++core.step_id;
-  core.step_open = true;
-  core.step_rows = rows;
-  core.step_written = 0;
-  core.step_bound = core.plan.max_ctx;
+  if (Status s = core.admit_on_device("begin_device_step", rows); !s) return s;
+  core.open_step(rows, core.plan.max_ctx);
   return {};
 }
 
@@ -52,10 +41,7 @@ Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
 template <class Dev>
 Status advance_on_device(CacheCore<Dev>& core) noexcept {
   if (Status s = core.usable("advance_d"); !s) return s;
-  if (!core.step_open) {
-    return Status::failure(ErrorKind::bad_state, "advance_d", 0, 0, "no step is open; begin one first");
-  }
-  if (core.step_written != core.n_components) return core.unwritten();
+  if (Status s = core.complete("advance_d"); !s) return s;
   TaintScope<Dev> taint(core);
   for (const auto& stage : core.stages) {
     const AdvanceBody body{stage.pos_d, static_cast<std::int32_t>(core.step_rows),
