@@ -9,7 +9,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-#include "kernel_model.hpp"
+#include <support/kernel_model.hpp>
 #include "support.hpp"
 
 // Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an unnamed namespace with Catch's.

@@ -4,7 +4,7 @@
 #include <support/catch.hpp>
 #include <support/stand_in.hpp>
 
-#include "kernel_model.hpp"
+#include <support/kernel_model.hpp>
 #include "support.hpp"
 
 namespace {

@@ -62,7 +62,7 @@ struct Everything {
   std::vector<float> gathered;
   std::vector<std::int32_t> index = {3, -1, 0}, best = std::vector<std::int32_t>(rows);
   std::vector<std::byte> copied = std::vector<std::byte>(64);
-  memra_test::Scratch scratch{1U << 20};
+  memra_test::Scratch scratch{2U << 20};  // more than any op below asks for
 
   Everything() {
     Rng rng(1);
