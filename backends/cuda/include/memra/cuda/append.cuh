@@ -41,10 +41,7 @@ struct CudaAppend {
                    std::size_t rows) noexcept {
     const std::size_t widest = k.width > v.width ? k.width : v.width;
     const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-    // Rows of formats without blocks are stored up to 16 bytes at a time.
-    const auto base =
-        reinterpret_cast<std::uintptr_t>(k.first.quants) | reinterpret_cast<std::uintptr_t>(v.first.quants);
-    return base % 16 == 0 && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 &&
+    return stores(k) && stores(v) && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 &&
            rows <= 0x7fffffffU / (widest / 4);
   }
 
@@ -98,6 +95,12 @@ struct CudaAppend {
   }
 
  private:
+  /// Blocks of every format are an even number of bytes; rows of formats without blocks are stored up to 16 at a time.
+  static bool stores(const PortableTarget& p) noexcept {
+    const bool blocks = p.format == Format::q8_0 || p.format == Format::q5_1 || p.format == Format::q4_0;
+    return reinterpret_cast<std::uintptr_t>(p.first.quants) % (blocks ? 2 : 16) == 0;
+  }
+
   static bool in_words(const PortableTarget& p) noexcept {
     const bool pairs = p.format == Format::q5_1;  // its scales are pairs
     std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(p.first.quants) | p.quant_row | p.first.quant_stride;
