@@ -169,6 +169,23 @@ TEST_CASE("rounds of every length and accept, one after another, against single 
   }
 }
 
+TEST_CASE("planes too large for caches hold the same bits", "[ops][round]") {
+  for (const Shape& shape : {Shape{1, 2, 128, 258, 4}, Shape{1, 1, 252, 301, 1}, Shape{1, 1, 1028, 80, 2}}) {
+    Layer l(shape, 16);
+    Layer plain(shape, 16);
+    REQUIRE(17 * l.state() * sizeof(float) > (std::size_t{4} << 20));
+    for (const std::size_t accept : {5U, 11U}) {
+      Layer whole = plain;
+      const auto want = whole.run(0, 11, RoundMode::none);
+      REQUIRE(l.run(0, 11, RoundMode::planes) == want);
+      const RecurView table = l.view(11, RoundMode::planes);
+      REQUIRE(finish(l.commit(table, 11, accept, RoundMode::planes)).ok());
+      plain.run(0, accept, RoundMode::none);
+      REQUIRE(same_bits(l.current(), plain.ssm));
+    }
+  }
+}
+
 TEST_CASE("red arms: a kept value that is off shows in the committed state", "[ops][round]") {
   const auto run = [](const auto& spoil, RoundMode mode) {
     Layer l(shapes[0], 8);

@@ -281,6 +281,22 @@ inline void narrow_u16(const I32x16<Simd>& v, std::byte* p) noexcept {
   if constexpr (register_bytes<Simd> == 0 || !has_x86) narrow_lanes<std::uint16_t>(v, p);
 }
 
+/// Copies n floats without reading the lines they go to, for what is written once and read much later; a plain copy
+/// where the CPU cannot. Other threads see them after finish_copies().
+/// @param to  16-byte aligned   @param n  a multiple of 4
+inline void copy_past_caches(float* to, const float* from, std::size_t n) noexcept {
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
+  for (std::size_t i = 0; i < n; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
+#else
+  std::memcpy(to, from, n * sizeof(float));
+#endif
+}
+inline void finish_copies() noexcept {
+#if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE()
+  _mm_sfence();
+#endif
+}
+
 /// f16_to_f32 and f32_to_f16 by the CPU's own instruction where there is one.
 inline float fast_f16_to_f32(std::uint16_t h) noexcept {
 #if defined(__SSE2__) && defined(__GNUC__) && !MEMRA_DEVICE_COMPILE() && defined(__F16C__)
