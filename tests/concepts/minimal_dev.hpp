@@ -35,6 +35,7 @@ struct MinimalDev {
       void operator()(std::byte* p) const noexcept { std::free(p); }
     };
     static std::size_t round_up(std::size_t n) noexcept {
+      if (n > SIZE_MAX - memra::plane_alignment) return SIZE_MAX / memra::plane_alignment * memra::plane_alignment;
       return (n + memra::plane_alignment - 1) / memra::plane_alignment * memra::plane_alignment;
     }
 

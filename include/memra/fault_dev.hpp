@@ -1,0 +1,118 @@
+// FaultDev: a device whose n-th call fails, for finding out what a caller does then.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/detail/wrap_dev.hpp>
+#include <memra/dev_call.hpp>
+#include <memra/error.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/kv_dev.hpp>
+#include <optional>
+
+namespace memra {
+
+/// Which call fails, and how.
+struct Fault {
+  std::size_t nth = 1;              ///< the nth call that matches fails, counted from 1 when the fault is armed
+  std::optional<DevOp> op{};        ///< only calls of this operation match; nullopt: every call
+  const char* launch = nullptr;     ///< only launches of this name match; nullptr: no matter
+  bool forever = false;             ///< every matching call from the nth on fails, not only the nth
+  std::optional<ErrorKind> kind{};  ///< nullopt: out_of_memory for alloc and zeros, device_failure for the rest
+  std::int64_t native = 999;        ///< native code of the Status
+};
+
+namespace detail {
+
+struct FaultPolicy : WrapPolicy {
+  std::optional<Fault> armed;
+  std::size_t matched = 0;
+  std::size_t fired = 0;
+  bool lost = false;
+  std::int64_t lost_native = 0;
+  std::array<std::size_t, n_dev_ops> calls{};
+
+  bool matches(const DevCall& c) const noexcept {
+    const bool allocates = c.op == DevOp::alloc || c.op == DevOp::zeros;
+    if (armed->op && *armed->op != c.op) return false;
+    if (armed->launch != nullptr && (c.op != DevOp::launch || std::strcmp(armed->launch, c.name) != 0)) return false;
+    return armed->kind != ErrorKind::out_of_memory || allocates;
+  }
+
+  Status before(const DevCall& c) noexcept {
+    ++calls[static_cast<std::size_t>(c.op)];
+    if (lost) {
+      ++fired;
+      return Status::failure(ErrorKind::device_lost, to_string(c.op), lost_native, c.bytes,
+                             "the device was lost on purpose by an earlier call; %s is refused as every call is",
+                             c.name);
+    }
+    if (!armed || !matches(c)) return {};
+    ++matched;
+    if (armed->forever ? matched < armed->nth : matched != armed->nth) return {};
+    ++fired;
+    const bool allocates = c.op == DevOp::alloc || c.op == DevOp::zeros;
+    const ErrorKind kind = armed->kind.value_or(allocates ? ErrorKind::out_of_memory : ErrorKind::device_failure);
+    if (kind == ErrorKind::device_lost) {
+      lost = true;
+      lost_native = armed->native;
+    }
+    return Status::failure(kind, to_string(c.op), armed->native, c.bytes,
+                           "fault on purpose: matching call %zu, %s, was not carried out", matched, c.name);
+  }
+};
+
+}  // namespace detail
+
+/// A KvDev over `Dev` that fails on command. A failed call is not passed on: no byte changes, nothing is allocated.
+///
+/// To try every place where an operation can fail (see also CountingDev for leaks):
+///
+///     for (std::size_t n = 1;; ++n) {
+///       dev.arm({.nth = n});
+///       if (Status s = operation(); dev.fired() == 0) break;  // passed untouched: every call has had its turn
+///       // ... look at the state the failure left behind
+///     }
+///
+/// Owns the wrapped device and is neither copied nor moved. Calls that do nothing (zero bytes, empty grid) are not
+/// counted and cannot fail, as the contract says. Kernels count as launches under their op's name. Optional
+/// capabilities are those of `Dev`.
+template <class Dev>
+class FaultDev : public detail::WrapDev<Dev, detail::FaultPolicy> {
+  using Base = detail::WrapDev<Dev, detail::FaultPolicy>;
+
+ public:
+  using Base::Base;
+
+  /// Arms a fault and forgets the former one with its counts; a lost device works again.
+  /// @pre fault.nth >= 1
+  void arm(const Fault& fault) noexcept {
+    disarm();
+    this->policy().armed = fault;
+  }
+  /// No call fails any more.
+  void disarm() noexcept {
+    auto& p = this->policy();
+    p.armed.reset();
+    p.matched = p.fired = 0;
+    p.lost = false;
+  }
+
+  /// Calls that failed since arm, the refusals of a lost device included.
+  std::size_t fired() const noexcept { return this->policy().fired; }
+  /// Calls that the armed fault matched since arm, failed or not.
+  std::size_t matched() const noexcept { return this->policy().matched; }
+  /// Calls of one operation since the device was made, failed ones included.
+  std::size_t calls(DevOp op) const noexcept { return this->policy().calls[static_cast<std::size_t>(op)]; }
+  std::size_t calls() const noexcept {
+    std::size_t n = 0;
+    for (const std::size_t c : this->policy().calls) n += c;
+    return n;
+  }
+};
+
+static_assert(check_kv_dev<FaultDev<HostDev>>());
+
+}  // namespace memra

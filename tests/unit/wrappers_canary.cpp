@@ -1,0 +1,156 @@
+// CanaryDev: one byte outside a plane is one byte too many, whoever wrote it.
+#include <array>
+#include <cstddef>
+#include <memra/cache.hpp>
+#include <memra/canary_dev.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/guard_planes.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/launch.hpp>
+#include <memra/ordered_dev.hpp>
+#include <string>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+#include <vector>
+
+namespace {
+
+using memra::ByteRange;
+using memra::ErrorKind;
+using Dev = memra::CanaryDev<memra::HostDev>;
+
+struct Poke {
+  std::byte* at;
+  void operator()(const memra::Item&) const noexcept { *at = std::byte{0x42}; }
+};
+
+/// One launch that writes one byte.
+memra::Status poke(Dev& dev, const std::byte* at) {
+  return memra::launch(dev, "poke", memra::Grid{}, Poke{const_cast<std::byte*>(at)});
+}
+
+TEST_CASE("CanaryDev reports the first byte before and behind an allocation", "[wrappers]") {
+  for (const std::ptrdiff_t at : {-1, -256, 1000, 1001, 1000 + 256}) {
+    Dev dev;
+    auto other = memra::check(dev.alloc(10));
+    auto b = memra::check(dev.alloc(1000));
+    REQUIRE(poke(dev, b.data()).ok());
+    REQUIRE(poke(dev, b.data() + 999).ok());
+    const memra::Status s = poke(dev, b.data() + at);
+    REQUIRE(s.kind() == ErrorKind::device_failure);
+    REQUIRE(std::string(s.operation()) == "poke");
+    REQUIRE(std::string(s.text()).find("offset " + std::to_string(at) + " of allocation 2 (1000 bytes) is 0x42") !=
+            std::string::npos);
+    REQUIRE(dev.violations() == 1);
+    REQUIRE(dev.first_violation()->allocation == 2);
+    REQUIRE(dev.first_violation()->offset == at);
+    REQUIRE(dev.first_violation()->found == std::byte{0x42});
+    REQUIRE(dev.synchronize().ok());  // reported once
+    REQUIRE(dev.violations() == 1);
+  }
+}
+
+TEST_CASE("CanaryDev looks on free and every k-th time", "[wrappers]") {
+  Dev dev;
+  dev.check_every(0);
+  {
+    auto b = memra::check(dev.zeros(100));
+    REQUIRE(poke(dev, b.data() + 100).ok());
+    REQUIRE(dev.violations() == 0);
+  }
+  REQUIRE(dev.violations() == 1);
+  REQUIRE(std::string(dev.first_violation()->after) == "free");
+  dev.check_every(3);
+  auto b = memra::check(dev.zeros(100));
+  REQUIRE(poke(dev, b.data() + 100).ok());
+  REQUIRE_FALSE(dev.synchronize().ok());
+  REQUIRE(poke(dev, b.data() - 1).ok());
+  REQUIRE_FALSE(dev.check_now().ok());
+  REQUIRE(dev.check_now().ok());
+}
+
+TEST_CASE("CanaryDev guards what is not payload, and refuses ranges that make no sense", "[wrappers]") {
+  Dev dev;
+  auto b = memra::check(dev.alloc(1024));
+  const std::array<ByteRange, 2> planes = {ByteRange{0, 100}, ByteRange{256, 300}};
+  REQUIRE(dev.guard(b.data(), 1024, planes).ok());
+  for (const std::size_t in : {0U, 99U, 256U, 555U}) REQUIRE(poke(dev, b.data() + in).ok());
+  for (const std::size_t out : {100U, 255U, 556U, 1023U}) REQUIRE_FALSE(poke(dev, b.data() + out).ok());
+  REQUIRE(dev.violations() == 4);
+
+  // A bulk write that runs past a plane is a violation; one of the whole region lays the guards again.
+  REQUIRE_FALSE(dev.fill(b.data(), std::byte{0}, 101).ok());
+  REQUIRE(dev.fill(b.data(), std::byte{0}, 1024).ok());
+  REQUIRE_FALSE(poke(dev, b.data() + 100).ok());
+
+  const std::array<ByteRange, 2> backwards = {ByteRange{256, 300}, ByteRange{0, 100}};
+  REQUIRE(dev.guard(b.data(), 1024, backwards).kind() == ErrorKind::bad_argument);
+  const std::array<ByteRange, 1> too_long = {ByteRange{1000, 25}};
+  REQUIRE(dev.guard(b.data(), 1024, too_long).kind() == ErrorKind::bad_argument);
+  REQUIRE(dev.guard(b.data(), 1025, {}).kind() == ErrorKind::bad_argument);
+  std::byte elsewhere{};
+  REQUIRE(dev.guard(&elsewhere, 1, {}).kind() == ErrorKind::bad_argument);
+}
+
+/// Every byte of every slab, poked one at a time: payload and tail pad may be written, everything else is noticed.
+TEST_CASE("guard_planes leaves no byte between the planes of a cache unguarded", "[wrappers]") {
+  Dev dev;
+  Dev other;
+  const auto cfg = memra_test::hybrid_model();
+  Dev* const devs[] = {&dev, &other};
+  const std::size_t fence[] = {0, 3, cfg.layers.size()};
+  auto cache = memra::check(memra::Cache<Dev>::create_ppn(devs, fence, cfg, 3));
+  REQUIRE(memra::guard_planes(cache).ok());
+  const auto& plan = cache.plan();
+  std::size_t guarded = 0;
+  for (std::size_t d = 0; d < 2; ++d) {
+    devs[d]->check_every(0);
+    const auto* start = reinterpret_cast<const std::byte*>(cache.pos_d(d)) - plan.stages[d].pos_offset;
+    std::vector<bool> free(plan.devices[d].rows_bytes, false);
+    for (std::size_t i = 0; i < 4; ++i) free[plan.stages[d].pos_offset + i] = true;
+    for (const auto& p : plan.planes) {
+      if (p.device != d || p.slab != memra::SlabKind::rows) continue;
+      REQUIRE(p.pad >= 64);  // the gap that CanaryDev asks for
+      for (std::size_t i = 0; i < p.payload + p.tail_pad; ++i) free[p.offset + i] = true;
+    }
+    for (std::size_t i = 0; i < free.size(); i += 1 + i % 3) {
+      REQUIRE(poke(*devs[d], start + i).ok());
+      REQUIRE(devs[d]->check_now().ok() == free[i]);
+      guarded += free[i] ? 0 : 1;
+    }
+  }
+  REQUIRE(guarded > 500);
+}
+
+TEST_CASE("guard_planes of a draft cache, through another wrapper", "[wrappers]") {
+  memra::OrderedDev<Dev> dev;
+  memra::DflashCfg cfg;
+  cfg.n_layer = 2;
+  cfg.n_kv = 1;
+  cfg.head_dim = 8;
+  cfg.block_size = 4;
+  cfg.sliding_window = 8;
+  auto kv = memra::check(memra::DflashKv<memra::OrderedDev<Dev>>::create(dev, cfg, 16));
+  REQUIRE(memra::guard_planes(kv).ok());
+  const auto* v = reinterpret_cast<const std::byte*>(kv.v(1));
+  REQUIRE(poke(dev.inner(), v + 20 * 32 - 1).ok());
+  REQUIRE_FALSE(poke(dev.inner(), v + 20 * 32).ok());
+  REQUIRE_FALSE(poke(dev.inner(), reinterpret_cast<const std::byte*>(kv.k(0)) - 1).ok());
+}
+
+TEST_CASE("a forward that writes one byte past a plane is caught by the next call", "[wrappers]") {
+  Dev dev;
+  const auto cfg = memra_test::attention_model();
+  auto cache = memra::check(memra::Cache<Dev>::create(dev, cfg, 4));
+  REQUIRE(memra::guard_planes(cache).ok());
+  REQUIRE(memra_test::feed_by(cache, memra_test::stream(3), 3).ok());
+  const auto k = cache.kv(0)->k;
+  const std::size_t end = memra::sub_planes(k.shape).bytes;
+  REQUIRE(cache.begin_step(1).ok());
+  const_cast<std::byte*>(k.data)[end + memra::kv_tail_pad - 1] = std::byte{1};  // the pad that kernels may touch
+  REQUIRE(dev.synchronize().ok());
+  const_cast<std::byte*>(k.data)[end + memra::kv_tail_pad] = std::byte{1};
+  REQUIRE_FALSE(dev.synchronize().ok());
+}
+
+}  // namespace

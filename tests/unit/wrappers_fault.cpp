@@ -1,0 +1,174 @@
+// FaultDev: the call that is meant fails, nothing else does, and a failed call leaves no trace.
+#include <concepts/minimal_dev.hpp>
+#include <cstddef>
+#include <memra/counting_dev.hpp>
+#include <memra/fault_dev.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/launch.hpp>
+#include <string>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+#include <vector>
+
+namespace {
+
+using memra::DevOp;
+using memra::ErrorKind;
+using memra::Fault;
+using Dev = memra::FaultDev<memra::CountingDev<memra::HostDev>>;
+
+Fault nth(std::size_t n) {
+  Fault f;
+  f.nth = n;
+  return f;
+}
+struct Nothing {
+  void operator()(const memra::Item&) const noexcept {}
+};
+
+TEST_CASE("FaultDev fails the n-th call of all and no other", "[wrappers]") {
+  for (std::size_t n = 1; n <= 4; ++n) {
+    Dev dev;
+    dev.arm(nth(n));
+    auto a = dev.zeros(64);
+    REQUIRE(a.ok() == (n != 1));
+    if (!a) continue;
+    REQUIRE(dev.fill(a->data(), std::byte{1}, 64).ok() == (n != 2));
+    REQUIRE(dev.copy(nullptr, nullptr, 0).ok());  // does nothing, counts for nothing
+    REQUIRE(dev.move(a->data(), a->data() + 1, 8).ok() == (n != 3));
+    REQUIRE(dev.synchronize().ok() == (n != 4));
+    REQUIRE(dev.synchronize().ok());
+    REQUIRE(dev.fired() == 1);
+    REQUIRE(dev.calls() == 5);
+    REQUIRE(dev.calls(DevOp::synchronize) == 2);
+  }
+}
+
+TEST_CASE("FaultDev fails one kind of call, a launch by name, once or for ever", "[wrappers]") {
+  Dev dev;
+  Fault f = nth(2);
+  f.op = DevOp::fill;
+  f.forever = true;
+  f.native = 77;
+  dev.arm(f);
+  auto a = dev.zeros(64);
+  REQUIRE(a.ok());
+  REQUIRE(dev.fill(a->data(), std::byte{1}, 64).ok());
+  REQUIRE(dev.copy(a->data(), a->data() + 32, 32).ok());
+  for (int i = 0; i < 2; ++i) {
+    const memra::Status s = dev.fill(a->data(), std::byte{2}, 64);
+    REQUIRE(s.kind() == ErrorKind::device_failure);
+    REQUIRE(std::string(s.operation()) == "fill");
+    REQUIRE(s.native() == 77);
+    REQUIRE(s.bytes() == 64);
+  }
+  std::vector<std::byte> seen(64);
+  REQUIRE(dev.download(seen.data(), a->data(), 64).ok());
+  REQUIRE(seen == std::vector<std::byte>(64, std::byte{1}));  // the failed fills wrote nothing
+  REQUIRE(dev.fired() == 2);
+
+  Fault launch = nth(1);
+  launch.launch = "mine";
+  dev.arm(launch);
+  REQUIRE(memra::launch(dev, "other", memra::Grid{}, Nothing{}).ok());
+  REQUIRE_FALSE(memra::launch(dev, "mine", memra::Grid{}, Nothing{}).ok());
+  REQUIRE(memra::launch(dev, "mine", memra::Grid{}, Nothing{}).ok());
+  REQUIRE(dev.inner().counters().launched("mine") == 1);  // the failed one was never passed on
+  dev.disarm();
+  REQUIRE(dev.fired() == 0);
+}
+
+TEST_CASE("FaultDev: out of memory comes from allocations only, a lost device stays lost", "[wrappers]") {
+  Dev dev;
+  Fault f = nth(1);
+  f.kind = ErrorKind::out_of_memory;
+  dev.arm(f);
+  REQUIRE(dev.synchronize().ok());
+  REQUIRE(dev.alloc(8).status().kind() == ErrorKind::out_of_memory);
+  REQUIRE(dev.alloc(8).ok());
+
+  f.kind = ErrorKind::device_lost;
+  f.op = DevOp::synchronize;
+  dev.arm(f);
+  auto a = dev.zeros(8);
+  REQUIRE(a.ok());
+  REQUIRE(dev.synchronize().kind() == ErrorKind::device_lost);
+  REQUIRE(dev.fill(a->data(), std::byte{1}, 8).kind() == ErrorKind::device_lost);
+  REQUIRE(dev.zeros(8).status().kind() == ErrorKind::device_lost);
+  dev.disarm();
+  REQUIRE(dev.synchronize().ok());
+}
+
+TEST_CASE("FaultDev fails ops by their name", "[wrappers]") {
+  Dev dev;
+  auto x = memra::check(dev.zeros(64));
+  Fault f = nth(1);
+  f.launch = "copy_rows";
+  dev.arm(f);
+  const memra::ops_for<Dev> ops(dev);
+  REQUIRE_FALSE(ops.copy_rows(x.data(), 8, x.data() + 32, 8, 8, 2).ok());
+  REQUIRE(ops.copy_rows(x.data(), 8, x.data() + 32, 8, 8, 2).ok());
+  REQUIRE(dev.inner().counters().launched("copy_rows") == 1);
+}
+
+/// Tries every place where `operation` can fail. @return how many there were; `look` judges the state after each.
+template <class Operation, class Look>
+std::size_t sweep(Dev& dev, Operation operation, Look look) {
+  for (std::size_t n = 1;; ++n) {
+    dev.arm(nth(n));
+    const memra::Status s = operation();
+    if (dev.fired() == 0) return n - 1;
+    dev.disarm();
+    REQUIRE_FALSE(s.ok());
+    look();
+  }
+}
+
+TEST_CASE("a sweep over create finds no leak, and finds one that is planted", "[wrappers]") {
+  Dev dev;
+  const auto create = [&] { return memra::Cache<Dev>::create(dev, memra_test::hybrid_model(), 8).status(); };
+  const std::size_t places = sweep(dev, create, [&] { REQUIRE(dev.inner().counters().live == 0); });
+  REQUIRE(places >= 4);  // three slabs and the position
+  // Red arm: an operation that keeps its first buffer when its second fails.
+  std::vector<Dev::Buffer> leaked;
+  std::size_t seen = 0;
+  sweep(
+      dev,
+      [&] {
+        auto first = dev.alloc(8);
+        if (!first) return first.status();
+        leaked.push_back(*std::move(first));
+        return dev.alloc(8).status();
+      },
+      [&] { seen += dev.inner().counters().live != 0 ? 1 : 0; });
+  REQUIRE(seen == 1);
+}
+
+TEST_CASE("a sweep over snapshot_into and rollback: refused or tainted, and a rollback brings all back", "[wrappers]") {
+  Dev dev;
+  const auto cfg = memra_test::hybrid_model();
+  auto cache = memra::check(memra::Cache<Dev>::create(dev, cfg, 32));
+  const auto tokens = memra_test::stream(6);
+  memra::check(memra_test::feed_by(cache, tokens));
+  const auto keep = memra::check(cache.snapshot());
+  auto work = memra::check(cache.snapshot());
+  REQUIRE(sweep(
+              dev, [&] { return cache.snapshot_into(work); },
+              [&] {
+                REQUIRE_FALSE(work.valid());
+                REQUIRE_FALSE(cache.tainted());
+                REQUIRE(memra_test::image(cache) == memra_test::straight(cfg, tokens));
+              }) >= 1);
+  REQUIRE(work.valid());
+  REQUIRE(sweep(
+              dev, [&] { return cache.rollback(work, 0).status(); },
+              [&] {
+                REQUIRE(cache.tainted());
+                REQUIRE_FALSE(cache.begin_step(1).ok());
+                memra::check(cache.rollback(keep, 0));
+                REQUIRE(memra_test::image(cache) == memra_test::straight(cfg, tokens));
+              }) >= 2);
+}
+
+}  // namespace

@@ -1,0 +1,351 @@
+// The instruments turned on the library: Cache and DflashKv on poisoned, guarded, late and failing devices.
+#include <cmath>
+#include <conformance/cache_suite.hpp>
+#include <conformance/kernel_suite.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/cache.hpp>
+#include <memra/canary_dev.hpp>
+#include <memra/counting_dev.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/fault_dev.hpp>
+#include <memra/guard_planes.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/ordered_dev.hpp>
+#include <memra/poison_dev.hpp>
+#include <memra/workspace.hpp>
+#include <string>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+#include <vector>
+
+namespace {
+
+using memra::DevOp;
+using memra_conformance::Bytes;
+using memra_conformance::Report;
+using memra_test::Tokens;
+using Guarded = memra::CanaryDev<memra::HostDev>;
+using Late = memra::OrderedDev<memra::PoisonDev<Guarded>>;
+using Counted = memra::CountingDev<Late>;
+using Dev = memra::FaultDev<Counted>;
+
+Guarded& guards(Dev& dev) {
+  return memra::detail::canary_of(dev);
+}
+memra::Fault nth(std::size_t n) {
+  memra::Fault f;
+  f.nth = n;
+  return f;
+}
+
+TEST_CASE("rounds on a poisoned, guarded, late device: right bytes, no guard touched, nothing left", "[wrappers]") {
+  for (const auto& cfg : {memra_test::hybrid_model(), memra_test::hybrid_model(memra::Format::q4_0, memra::Format::f16),
+                          memra_test::hybrid_model(memra::Format::q5_1, memra::Format::q8_0, memra::Layout::split),
+                          memra_test::attention_model(), memra_test::recurrent_model()}) {
+    Dev a, b;
+    Report r;
+    {
+      Dev* const devs[] = {&a, &b, &a};
+      const std::size_t fence[] = {0, 1, cfg.layers.size() - 1, cfg.layers.size()};
+      auto cache = memra::check(memra::Cache<Dev>::create_ppn(devs, fence, cfg, 40));
+      memra::check(memra::guard_planes(cache));
+      memra_conformance::detail::speculate(cache, r);
+      const auto snap = memra::check(cache.snapshot());
+      const auto prefix = memra::check(cache.export_prefix(snap));
+      auto other = memra::check(memra::Cache<Dev>::from_prefix(b, cfg, 30, prefix));
+      memra::check(memra::guard_planes(other));
+      REQUIRE(memra_test::image(other).parts == memra_test::image(cache).parts);
+      memra::check(cache.reset());
+      memra::check(memra_test::feed_by(cache, memra_test::stream(40), 7));
+      memra_conformance::detail::equals(r, cache, memra_test::stream(40), "to the last row");
+    }
+    INFO(r.text());
+    REQUIRE(r.ok());
+    for (Dev* d : {&a, &b}) {
+      REQUIRE(d->inner().counters().live == 0);
+      memra::check(d->synchronize());
+      REQUIRE(guards(*d).violations() == 0);
+    }
+  }
+}
+
+TEST_CASE("kernels read nothing that nobody wrote and stay inside their planes", "[wrappers]") {
+  memra::HostDev host;
+  memra_conformance::detail::KernelModel<memra::HostDev> want(host);
+  Dev dev;
+  memra_conformance::detail::KernelModel<Dev> got(dev);
+  memra::check(memra::guard_planes(got.cache));
+  for (const std::size_t rows : {3U, 1U, 13U, 7U}) {  // to the last row of the planes
+    memra::check(want.forward(rows));
+    memra::check(got.forward(rows));
+  }
+  const Bytes results = got.results();
+  REQUIRE(results == want.results());
+  for (std::size_t i = 0; i < results.size(); i += sizeof(float)) {
+    float x = 0;
+    std::memcpy(&x, results.data() + i, sizeof x);
+    REQUIRE(std::isfinite(x));
+  }
+  REQUIRE(guards(dev).violations() == 0);
+}
+
+TEST_CASE("B32 a hundred rounds allocate nothing and copy nothing through the host", "[wrappers]") {
+  Dev dev;
+  auto cache = memra::check(memra::Cache<Dev>::create(dev, memra_test::hybrid_model(), 16));
+  memra::check(memra_test::feed_by(cache, memra_test::stream(5)));
+  auto snap = memra::check(cache.snapshot());
+  memra::check(dev.synchronize());
+  const std::size_t calls_before = dev.calls();
+  dev.inner().reset();
+  for (int i = 0; i < 100; ++i) {
+    memra::check(cache.snapshot_into(snap));
+    memra::check(cache.rollback(snap, 0));
+  }
+  const auto& n = dev.inner().counters();
+  REQUIRE(n.allocations() == 0);
+  REQUIRE(n.frees == 0);
+  REQUIRE(n.host_copies() == 0);
+  REQUIRE(n.calls(DevOp::synchronize) == 0);
+  REQUIRE(n.copies() == 200);  // C11: one per device object, each way
+  REQUIRE(n.copied_bytes() == 200 * cache.plan().totals.snapshot_bytes);
+  REQUIRE(n.calls(DevOp::store_i32) == 100);
+  REQUIRE(dev.calls() - calls_before == 300);
+  const auto fresh = memra::check(cache.snapshot());  // red arm: this one does allocate
+  REQUIRE(n.allocations() == 1);
+}
+
+TEST_CASE("B33 rollback of attention layers moves no row, whatever the context", "[wrappers]") {
+  for (const std::size_t len : {10U, 640U}) {
+    Dev dev;
+    auto cache = memra::check(memra::Cache<Dev>::create(dev, memra_test::attention_model(), 700));
+    memra::check(memra_test::feed_by(cache, memra_test::stream(len), 64));
+    const auto snap = memra::check(cache.snapshot());
+    memra::check(memra_test::feed_by(cache, memra_test::stream(8, 2), 8));
+    memra::check(dev.synchronize());
+    dev.inner().reset();
+    REQUIRE(memra::check(cache.rollback(snap, 3)).pos == len + 3);
+    REQUIRE(dev.inner().counters().total_calls() == 1);  // the position
+    REQUIRE(dev.inner().counters().calls(DevOp::store_i32) == 1);
+  }
+}
+
+/// Fails call n of `operation` for every n; `make` builds what it works on and `look` judges what a failure left.
+template <class Make, class Operation, class Look>
+std::size_t sweep(Make make, Operation operation, Look look) {
+  for (std::size_t n = 1;; ++n) {
+    Dev dev;
+    Dev other;
+    {
+      auto thing = make(dev);
+      memra::check(dev.synchronize());
+      const std::size_t live = dev.inner().counters().live;
+      dev.arm(nth(n));
+      const bool ok = operation(thing, dev, other);
+      const bool fired = dev.fired() != 0;
+      dev.disarm();
+      if (!fired) {
+        REQUIRE(ok);
+        return n - 1;
+      }
+      REQUIRE_FALSE(ok);
+      REQUIRE(dev.inner().counters().live <= live + 1);  // logits that were parked may have their memory
+      look(thing);
+    }
+    memra::check(dev.synchronize());
+    REQUIRE(dev.inner().counters().live == 0);
+    REQUIRE(other.inner().counters().live == 0);
+    REQUIRE(guards(dev).violations() == 0);
+  }
+}
+
+struct Fed {
+  memra::Cache<Dev> cache;
+  memra::CacheSnapshot<Dev> snap;
+  Tokens tokens;
+
+  void is_whole() const {
+    REQUIRE_FALSE(cache.tainted());
+    REQUIRE(memra_test::image(cache) == memra_test::straight(cache.config(), tokens));
+  }
+  void comes_back() {
+    if (!cache.tainted()) return is_whole();
+    REQUIRE_FALSE(cache.begin_step(1).ok());
+    memra::check(cache.rollback(snap, 0));
+    tokens = memra_test::part(tokens, 0, snap.pos());
+    is_whole();
+  }
+};
+Fed fed(Dev& dev) {
+  auto cache = memra::check(memra::Cache<Dev>::create(dev, memra_test::hybrid_model(), 20));
+  memra::check(memra::guard_planes(cache));
+  memra::check(memra_test::feed_by(cache, memra_test::stream(6), 3));
+  auto snap = memra::check(cache.snapshot());
+  memra::check(memra_test::feed_by(cache, memra_test::stream(3, 2), 3));
+  return {std::move(cache), std::move(snap), memra_test::join(memra_test::stream(6), memra_test::stream(3, 2))};
+}
+
+TEST_CASE("a device that fails at every place of every change of a cache", "[wrappers]") {
+  const auto snapshot = [](Fed& f, Dev&, Dev&) { return f.cache.snapshot().ok(); };
+  const auto refresh = [](Fed& f, Dev&, Dev&) {
+    // A second snapshot, so that the first can still bring the cache back.
+    auto second = f.cache.snapshot();
+    if (!second) return false;
+    const bool ok = f.cache.snapshot_into(*second).ok();
+    REQUIRE(second->valid() == ok);
+    return ok;
+  };
+  const auto rollback = [](Fed& f, Dev&, Dev&) { return f.cache.rollback(f.snap, 2).ok(); };
+  const auto reset = [](Fed& f, Dev&, Dev&) { return f.cache.reset().ok(); };
+  const auto publish = [](Fed& f, Dev&, Dev&) { return f.cache.export_prefix(f.snap).ok(); };
+  const auto restore = [](Fed& f, Dev& dev, Dev&) {
+    auto prefix = f.cache.export_prefix(f.snap);
+    return prefix && memra::Cache<Dev>::from_prefix(dev, f.cache.config(), 20, *prefix).ok();
+  };
+  const auto step = [](Fed& f, Dev&, Dev&) { return memra_test::feed(f.cache, memra_test::stream(2, 9)).ok(); };
+  const auto park = [](Fed& f, Dev&, Dev&) {
+    return f.cache.park_logits(reinterpret_cast<const float*>(f.cache.kv(1)->k.data)).ok();
+  };
+  const auto whole = [](Fed& f) { f.is_whole(); };
+  const auto back = [](Fed& f) { f.comes_back(); };
+  REQUIRE(sweep(fed, snapshot, whole) == 2);
+  REQUIRE(sweep(fed, refresh, whole) == 3);
+  REQUIRE(sweep(fed, rollback, back) == 2);
+  REQUIRE(sweep(fed, publish, whole) > 10);
+  REQUIRE(sweep(fed, restore, whole) > 20);
+  REQUIRE(sweep(fed, park, whole) == 2);
+  REQUIRE(sweep(fed, reset, [](Fed& f) {
+            REQUIRE(f.cache.tainted());
+            memra::check(f.cache.reset());
+            f.tokens.clear();
+            f.is_whole();
+          }) == 2);
+  REQUIRE(sweep(fed, step, [](Fed& f) {  // a forward that died half way is repaired by rollback, never by a retry
+            memra::check(f.cache.rollback(f.snap, 0));
+            f.tokens = memra_test::part(f.tokens, 0, f.snap.pos());
+            f.is_whole();
+          }) > 10);
+}
+
+using Draft = memra::DflashKv<Dev>;
+
+Draft draft(Dev& dev) {
+  Report r;
+  auto kv = memra::check(Draft::create(dev, memra_conformance::detail::draft_config(true), 40));
+  memra::check(memra::guard_planes(kv));
+  memra_conformance::detail::draft_write(kv, memra::check(kv.begin_rows(17)), 1, r);
+  memra::check(kv.commit());
+  REQUIRE(r.ok());
+  return kv;
+}
+
+TEST_CASE("a device that fails at every place of every change of a draft cache", "[wrappers]") {
+  const auto same = [](Draft& kv) {
+    REQUIRE_FALSE(kv.tainted());
+    REQUIRE(kv.len() == 17);
+  };
+  REQUIRE(sweep(
+              draft, [](Draft& kv, Dev&, Dev&) { return kv.export_tail(17).has_value(); }, same) == 8);
+  REQUIRE(sweep(
+              draft,
+              [](Draft& kv, Dev& dev, Dev&) {
+                const auto tail = kv.export_tail(17);
+                return tail && Draft::from_tail(dev, kv.config(), 20, *tail).has_value();
+              },
+              same) > 12);
+  REQUIRE(sweep(
+              draft, [](Draft& kv, Dev& dev, Dev&) { return Draft::create_cold_at(dev, kv.config(), 20, 9).ok(); },
+              same) >= 6);
+  REQUIRE(sweep(
+              draft,
+              [](Draft& kv, Dev&, Dev&) {
+                memra::check(kv.begin_rows(2));
+                return kv.commit().ok();
+              },
+              [](Draft& kv) {
+                REQUIRE(kv.tainted());
+                memra::check(kv.truncate(17));
+                REQUIRE_FALSE(kv.tainted());
+              }) == 1);
+}
+
+/// Draft attention of a block at `kv`'s end, by one arm.
+template <class D>
+std::vector<float> draft_attend(memra::DflashKv<D>& kv, memra::DraftArm arm) {
+  D& dev = kv.device();
+  Report r;
+  auto rows = memra::check(kv.begin_block(4));
+  memra_conformance::detail::draft_write(kv, rows, 50, r);
+  REQUIRE(r.ok());
+  auto ws = memra::check(memra::Workspace<D>::create(dev, kv.workspace_bytes(4)));
+  const auto q = memra_conformance::Numbers(60).reals(4 * 4 * 8);
+  auto q_d = memra::check(dev.alloc(q.size() * sizeof(float)));
+  auto out_d = memra::check(dev.alloc(q.size() * sizeof(float)));
+  memra::check(dev.upload(q_d.data(), reinterpret_cast<const std::byte*>(q.data()), q_d.size()));
+  memra::DraftAttendArgs a;
+  a.q = reinterpret_cast<const float*>(q_d.data());
+  a.out = reinterpret_cast<float*>(out_d.data());
+  a.n_heads = 4;
+  a.arm = arm;
+  memra::check(memra::ops_for<D>(dev).draft_attend(rows.view(0), a, ws.view()));
+  std::vector<float> out(q.size());
+  memra::check(dev.download(reinterpret_cast<std::byte*>(out.data()), out_d.data(), out_d.size()));
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("D5 D6 B111 both draft arms agree on poisoned memory, because rows below a tail are zero", "[wrappers]") {
+  Dev dev;
+  auto kv = draft(dev);
+  const auto tail = kv.export_tail(17);
+  REQUIRE(tail.has_value());
+  auto back = Draft::from_tail(dev, kv.config(), 30, *tail);
+  REQUIRE(back.has_value());
+  memra::check(memra::guard_planes(*back));
+  auto cold = memra::check(Draft::create_cold_at(dev, kv.config(), 30, 11));
+  const auto want = draft_attend(kv, memra::DraftArm::clip);
+  for (Draft* d : {&kv, &*back, &cold}) {
+    const auto clip = draft_attend(*d, memra::DraftArm::clip);
+    for (const float x : clip) REQUIRE(std::isfinite(x));
+    REQUIRE(same_bits(clip, draft_attend(*d, memra::DraftArm::full_scan)));
+    if (d != &cold) REQUIRE(same_bits(clip, want));
+  }
+  REQUIRE(guards(dev).violations() == 0);
+  // Red arm: a row below the tail that is not finite shows in the full scan.
+  auto* row = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(back->v(0)));
+  memra::check(dev.fill(row, std::byte{0xff}, back->row_bytes()));
+  REQUIRE_FALSE(same_bits(draft_attend(*back, memra::DraftArm::clip), draft_attend(*back, memra::DraftArm::full_scan)));
+}
+
+/// Faults below the queue: calls fail after they were accepted, and the next one says so.
+TEST_CASE("C8 asynchronous failures of a rollback: some call reports them, and a repeated rollback heals",
+          "[wrappers]") {
+  using Async = memra::OrderedDev<memra::FaultDev<memra::PoisonDev<memra::HostDev>>>;
+  const auto cfg = memra_test::hybrid_model();
+  const Tokens tokens = memra_test::stream(6);
+  for (std::size_t n = 1;; ++n) {
+    Async dev;
+    auto cache = memra::check(memra::Cache<Async>::create(dev, cfg, 20));
+    memra::check(memra_test::feed_by(cache, tokens, 3));
+    const auto snap = memra::check(cache.snapshot());
+    memra::check(memra_test::feed_by(cache, memra_test::stream(3, 2), 3));
+    memra::check(dev.synchronize());
+    dev.inner().arm(nth(n));
+    bool ok = cache.rollback(snap, 0).ok();
+    ok = memra_test::feed_by(cache, memra_test::stream(2, 3), 2).ok() && ok;
+    ok = dev.synchronize().ok() && ok;
+    const bool fired = dev.inner().fired() != 0;
+    dev.inner().disarm();
+    REQUIRE(ok != fired);  // nothing fails in silence
+    if (!fired) break;
+    memra::check(cache.rollback(snap, 0));
+    REQUIRE(memra_test::image(cache) == memra_test::straight(cfg, tokens));
+  }
+}
+
+}  // namespace
