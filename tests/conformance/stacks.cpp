@@ -30,7 +30,8 @@ static_assert(memra::LaunchDev<Stack<HostDev>> && memra::BatchedCopyDev<Stack<Ho
 static_assert(!memra::LaunchDev<Stack<MinimalDev>> && !memra::BatchedCopyDev<Stack<MinimalDev>> &&
               !memra::PeerCopyDev<Stack<MinimalDev>> && !has_kernels<Stack<MinimalDev>>);
 static_assert(!memra::LaunchDev<Stack<AnyDev>> && !memra::BatchedCopyDev<Stack<AnyDev>> && has_kernels<Stack<AnyDev>>);
-static_assert(memra::BatchedCopyDev<memra::OrderedDev<memra::BasicAnyDev<{.ops = true, .batched_copy = true}>>>);
+constexpr memra::AnyCaps with_batches = {true, true};
+static_assert(memra::BatchedCopyDev<memra::OrderedDev<memra::BasicAnyDev<with_batches>>>);
 
 template <class Dev>
 struct Any {

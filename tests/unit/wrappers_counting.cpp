@@ -94,7 +94,7 @@ TEST_CASE("CountingDev counts what went well only, and a full table of names los
   REQUIRE(dev.counters().live == 0);
   dev.inner().disarm();
   std::vector<std::string> names;
-  for (int i = 0; i < 70; ++i) names.push_back("k" + std::to_string(i));
+  for (int i = 0; i < 70; ++i) names.push_back(std::string("k").append(std::to_string(i)));
   for (const auto& name : names) memra::check(memra::launch(dev, name.c_str(), memra::Grid{}, Nothing{}));
   REQUIRE(dev.counters().calls(DevOp::launch) == 70);
   REQUIRE(dev.counters().launched("k63") == 1);
