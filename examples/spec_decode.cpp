@@ -13,12 +13,16 @@
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tiny_engine/ids.hpp>
 #include <tiny_engine/job.hpp>
 #include <tiny_engine/model.hpp>
 #include <vector>
+#if defined(MEMRA_SPEC_DECODE_CUDA)  // the program spec_decode_cuda: this file, read by nvcc
+#include <memra/cuda/ops.cuh>
+#endif
 
 namespace {
 
@@ -38,7 +42,7 @@ struct Flags {
 };
 
 [[noreturn]] void refuse(const std::string& sentence) {
-  throw CLI::ValidationError("spec_decode", sentence);
+  throw std::invalid_argument(sentence);
 }
 
 std::size_t number(const char* flag, const std::string& text, std::size_t lo, std::size_t hi) {
@@ -99,20 +103,32 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   return job;
 }
 
-int run(const Flags& f, const CLI::App& app) {
-  if (f.device != "host")
-    refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
+/// The job on as many device objects as there are stages: `make` gives one.
+template <class Dev, class Make>
+int run_on(const Flags& f, const CLI::App& app, const Make& make) {
   const tiny::ModelFiles files = memra::check(tiny::load_model(f.model));
   const tiny::Job job = make_job(f, app, files);
   // Every stage is a device of its own, as it would be with real ones.
   const std::size_t n = number("--stages", f.stages, 1, files.config.n_layers());
-  std::vector<std::unique_ptr<memra::HostDev>> devs;
-  std::vector<memra::HostDev*> stages;
+  std::vector<std::unique_ptr<Dev>> devs;
+  std::vector<Dev*> stages;
   for (std::size_t s = 0; s < n; ++s) {
-    devs.push_back(std::make_unique<memra::HostDev>());
+    devs.push_back(std::make_unique<Dev>(make()));
     stages.push_back(devs.back().get());
   }
-  return tiny::run_job<memra::HostDev>(job, files, stages);
+  return tiny::run_job<Dev>(job, files, stages);
+}
+
+int run(const Flags& f, const CLI::App& app) {
+  if (f.device == "host") return run_on<memra::HostDev>(f, app, [] { return memra::HostDev(); });
+#if defined(MEMRA_SPEC_DECODE_CUDA)
+  if (f.device == "cuda") {
+    return run_on<memra::CudaDev>(f, app, [] { return memra::check(memra::CudaDev::create()); });
+  }
+  refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or cuda");
+#else
+  refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
+#endif
 }
 
 }  // namespace

@@ -55,6 +55,8 @@ namespace internal {
 // Bounds on sizes: far above any model, low enough that a product of two never wraps.
 inline constexpr std::size_t most_dim = std::size_t{1} << 24;
 inline constexpr std::size_t most_layers = 4096;
+inline constexpr std::size_t most_head_dim = 4096;
+inline constexpr std::size_t most_state = std::size_t{1} << 26;  // elements of one layer's recurrent state: 256 MiB
 inline constexpr std::size_t most_positions = std::size_t{1} << 30;
 
 inline std::vector<bool> read_layers(Fields& f, std::size_t n_layers) {
@@ -187,7 +189,7 @@ inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
   const std::size_t n_layers = f.size("num_hidden_layers", 1, internal::most_layers);
   c.n_heads = f.size("num_attention_heads", 1, 65536);
   c.n_kv_heads = f.size("num_key_value_heads", 1, 65536, c.n_heads);
-  c.head_dim = f.size("head_dim", 2, 65536);
+  c.head_dim = f.size("head_dim", 2, internal::most_head_dim);
   c.eps = static_cast<float>(f.number("rms_norm_eps", 0.0, 1.0, 1e-6));
   c.max_positions = f.size("max_position_embeddings", 1, internal::most_positions);
   c.tied_head = f.boolean("tie_word_embeddings", false);
@@ -208,9 +210,14 @@ inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
   if (f.status().ok() && c.has_linear()) {
     c.n_k = f.size("linear_num_key_heads", 1, 65536);
     c.n_v = f.size("linear_num_value_heads", 1, 65536);
-    c.d_k = f.size("linear_key_head_dim", 1, 65536);
-    c.d_v = f.size("linear_value_head_dim", 1, 65536);
+    c.d_k = f.size("linear_key_head_dim", 1, internal::most_head_dim);
+    c.d_v = f.size("linear_value_head_dim", 1, internal::most_head_dim);
     c.d_conv = f.size("linear_conv_kernel_dim", 2, 1024);
+    if (c.n_v * c.d_v * c.d_k > internal::most_state) {
+      f.fail("field linear_num_value_heads and the linear head dims make a state of " +
+             std::to_string(c.n_v * c.d_v * c.d_k) + " numbers a layer; expected at most " +
+             std::to_string(internal::most_state));
+    }
     if (f.status().ok() && c.n_v % c.n_k != 0) {
       f.fail("field linear_num_value_heads is " + std::to_string(c.n_v) +
              "; expected a multiple of linear_num_key_heads = " + std::to_string(c.n_k));

@@ -30,7 +30,7 @@ struct Generated {
   std::vector<std::size_t> rounds;   ///< speculative: tokens committed per round
   std::size_t trunk_calls = 0;       ///< forwards after the prompt
   std::size_t replayed = 0;          ///< rows fed again after a rollback
-  double seconds = 0;                ///< without the prompt
+  double seconds = 0;                ///< without the prompt and without on_tokens
   double draft = 0;
   double verify = 0;  ///< plain: the forwards
   double replay = 0;
@@ -78,6 +78,7 @@ class Decoder {
   /// One token per forward. Stops at EOS, after max_tokens, or when the context is full.
   Generated plain(const GenerateOptions& o) {
     Generated g;
+    double output = 0;
     {
       const Timed all(g.seconds);
       while (g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
@@ -89,10 +90,14 @@ class Decoder {
         }
         ++g.trunk_calls;
         g.tokens.push_back(token);
-        if (o.on_tokens) o.on_tokens({&token, 1});
+        {
+          const Timed timed(output);
+          if (o.on_tokens) o.on_tokens({&token, 1});
+        }
         if (ends(token, o)) break;
       }
     }
+    g.seconds -= output;
     return g;
   }
 
@@ -101,10 +106,17 @@ class Decoder {
   Generated speculative(const GenerateOptions& o) {
     Generated g;
     if (!snapshot_) snapshot_.emplace(memra::check(cache_->snapshot()));
-    const Timed all(g.seconds);
-    while (g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
-      if (round(o, o.max_tokens - g.tokens.size(), g)) break;
+    double output = 0;
+    {
+      const Timed all(g.seconds);
+      bool ended = false;
+      while (!ended && g.tokens.size() < o.max_tokens && cache_->pos() < cache_->max_ctx()) {
+        ended = round(o, o.max_tokens - g.tokens.size(), g);
+        const Timed timed(output);
+        if (o.on_tokens) o.on_tokens(std::span<const std::int32_t>(g.tokens).last(g.rounds.back()));
+      }
     }
+    g.seconds -= output;
     return g;
   }
 
@@ -192,7 +204,6 @@ class Decoder {
     }
     g.rounds.push_back(keep);
     g.tokens.insert(g.tokens.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(keep));
-    if (o.on_tokens) o.on_tokens(std::span<const std::int32_t>(block).first(keep));
     return ended;
   }
 

@@ -43,7 +43,7 @@ inline memra::Result<DraftConfig> parse_draft_config(std::string_view text, cons
   c.n_layers = f.size("n_layer", 1, internal::most_layers);
   c.n_heads = f.size("n_head", 1, 65536);
   c.n_kv_heads = f.size("n_kv", 1, 65536);
-  c.head_dim = f.size("head_dim", 2, 65536);
+  c.head_dim = f.size("head_dim", 2, internal::most_head_dim);
   c.hidden = f.size("hidden", trunk.hidden, trunk.hidden);
   c.n_ff = f.size("n_ff", 1, internal::most_dim);
   c.rope_theta = f.number("rope_theta", 1.0, 1e12);

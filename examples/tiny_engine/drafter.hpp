@@ -36,10 +36,21 @@ inline memra::DflashCfg draft_kv_config(const DraftConfig& c) {
 template <class Dev>
 class Drafter {
  public:
+  /// As Trunk::check_files.
+  static memra::Status check_files(const DraftConfig& config, const SafeTensors& file) {
+    WeightReader<Dev> r(file, "");
+    r.matrix("fc.weight", config.hidden, config.hidden * config.n_taps());
+    r.norm("hidden_norm.weight", config.hidden, false);
+    r.norm("norm.weight", config.hidden, false);
+    for (std::size_t l = 0; l < config.n_layers && r.status(); ++l) read_layer(r, config, l);
+    return r.status();
+  }
+
   /// @param trunk  must outlive the drafter
   /// @param cap    committed rows of the draft KV: the context
   static memra::Result<Drafter> create(const DraftConfig& config, const SafeTensors& file, Trunk<Dev>& trunk,
                                        std::size_t cap) {
+    if (memra::Status s = check_files(config, file); !s) return s;
     Dev& dev = trunk.head_device();
     auto kv = memra::DflashKv<Dev>::create(dev, draft_kv_config(config), cap);
     if (!kv) return kv.status();

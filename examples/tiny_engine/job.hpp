@@ -112,6 +112,8 @@ class LogitsFile {
 template <class Dev>
 int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stages) {
   const std::size_t ctx = memra::check(internal::context(job, files));
+  memra::check(Trunk<Dev>::check_files(files.config, files.weights));
+  if (files.draft) memra::check(Drafter<Dev>::check_files(files.draft->config, files.draft->weights));
   const memra::ModelConfig state = state_config(files.config, job.k, job.v);
   const std::vector<std::size_t> fence = memra::pp_cuts(state.layers.size(), stages.size());
   auto cache = memra::check(memra::Cache<Dev>::create_ppn(stages, fence, state, ctx));

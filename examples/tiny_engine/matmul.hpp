@@ -15,7 +15,7 @@ namespace tiny {
 /// How a weight matrix is stored.
 enum class WeightType : std::uint8_t { f32, f16, bf16 };
 
-constexpr std::size_t weight_bytes(WeightType t) noexcept {
+MEMRA_HD constexpr std::size_t weight_bytes(WeightType t) noexcept {
   return t == WeightType::f32 ? 4 : 2;
 }
 
@@ -30,7 +30,14 @@ struct MatrixView {
 namespace internal {
 
 /// Outputs of one work item. Its weights (16 rows of a few thousand inputs) stay in a near cache while all rows pass.
+/// Compilers that make device code get one output of one row per item instead: there, items are plentiful and small.
+#if MEMRA_DEVICE_COMPILE()
+inline constexpr std::size_t item_outputs = 1;
+inline constexpr std::size_t item_rows = 1;
+#else
 inline constexpr std::size_t item_outputs = 16;
+inline constexpr std::size_t item_rows = static_cast<std::size_t>(-1);  // all
+#endif
 
 // Rows that reuse one converted weight vector, and outputs that run beside each other. The sums of a tile must fit in
 // registers: 16 of 512 bits, or 8 lanes-of-16 halves in 16 of 256 bits. Neither number changes a bit of any result.
@@ -57,7 +64,7 @@ MEMRA_HD inline void load_weights(Lanes& a, const std::byte* p) noexcept {
 
 }  // namespace internal
 
-/// One item of the grid's x: the outputs [16 x, 16 x + 16) of all rows.
+/// One item of the grid's x: the outputs [16 x, 16 x + 16) of all rows (see item_outputs, item_rows).
 template <WeightType T>
 struct MatmulBody {
   const std::byte* w = nullptr;  ///< [n_out][n_in]
@@ -71,11 +78,15 @@ struct MatmulBody {
   MEMRA_HD void operator()(const memra::Item& item) const noexcept {
     const std::size_t first = item.x * internal::item_outputs;
     const std::size_t last = first + internal::item_outputs < n_out ? first + internal::item_outputs : n_out;
-    std::size_t r = 0;
-    for (; r + internal::tile_rows <= rows; r += internal::tile_rows) {
-      outputs<internal::tile_rows, internal::tile_outputs>(r, first, last);
+    if constexpr (internal::item_rows == 1) {
+      outputs<1, 1>(item.y, first, last);
+    } else {
+      std::size_t r = 0;
+      for (; r + internal::tile_rows <= rows; r += internal::tile_rows) {
+        outputs<internal::tile_rows, internal::tile_outputs>(r, first, last);
+      }
+      rest<internal::tile_rows - 1>(r, first, last);
     }
-    rest<internal::tile_rows - 1>(r, first, last);
   }
 
  private:
@@ -156,7 +167,8 @@ struct MatmulBody {
 template <memra::LaunchDev Dev>
 memra::Status matmul(Dev& dev, const MatrixView& w, const float* x, std::size_t rows, float* y,
                      bool add = false) noexcept {
-  const memra::Grid grid{rows == 0 ? 0 : (w.n_out + internal::item_outputs - 1) / internal::item_outputs, 1, 1};
+  const memra::Grid grid{rows == 0 ? 0 : (w.n_out + internal::item_outputs - 1) / internal::item_outputs,
+                         internal::item_rows == 1 ? rows : 1, 1};
   switch (w.type) {
     case WeightType::f32:
       return memra::launch(dev, "matmul_f32", grid,

@@ -64,7 +64,7 @@ inline void print_shares(const char* name, const Generated& g, const TrunkTimes&
   const auto share = [&](double s) { return 100 * internal::per(s, g.seconds); };
   std::printf("%-12s", name);
   if (g.draft > 0) {
-    std::printf("draft %.1f %%, verify %.1f %%, replay %.1f %%, ingest %.1f %%; ", share(g.draft), share(g.verify),
+    std::printf("draft %.1f %%, verify %.1f %%, replay %.1f %%, ingest %.1f %%;", share(g.draft), share(g.verify),
                 share(g.replay), share(g.ingest));
   }
   std::printf(" state bookkeeping %.1f %%, state ops %.1f %%, rest of the trunk %.1f %%\n",

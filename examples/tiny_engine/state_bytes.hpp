@@ -1,6 +1,7 @@
 // Everything a cache has committed, as bytes: what two caches fed the same tokens must agree on.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,7 +28,7 @@ std::vector<std::byte> committed_bytes(const memra::Cache<Dev>& cache) {
     Dev& dev = cache.dev(il);
     if (const auto kv = cache.kv(il)) {
       put(dev, reinterpret_cast<const std::byte*>(kv->pos_d), sizeof(std::int32_t));
-      for (const memra::ConstPlaneView& plane : {kv->k, kv->v}) {
+      for (const memra::ConstPlaneView& plane : std::array{kv->k, kv->v}) {
         const memra::Segments rows = memra::segments(plane.shape, 0, kv->len);
         for (std::size_t i = 0; i < rows.count; ++i) put(dev, plane.data + rows.run[i].offset, rows.run[i].bytes);
       }

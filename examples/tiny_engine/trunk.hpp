@@ -39,6 +39,19 @@ struct TrunkTimes {
 template <class Dev>
 class Trunk {
  public:
+  /// Whether the file has every tensor this config needs, in its shape. Allocates nothing: ask before a cache is made
+  /// from a config that nobody vouches for.
+  static memra::Status check_files(const TrunkConfig& config, const SafeTensors& file) {
+    WeightReader<Dev> reader(file, prefix(file));
+    reader.matrix("embed_tokens.weight", config.n_vocab, config.hidden);
+    reader.norm("norm.weight", config.hidden, true);
+    for (std::size_t il = 0; il < config.n_layers() && reader.status(); ++il) read_layer(reader, config, il);
+    if (!reader.status() || config.tied_head) return reader.status();
+    WeightReader<Dev> outside(file, "");
+    outside.matrix("lm_head.weight", config.n_vocab, config.hidden);
+    return outside.status();
+  }
+
   /// @param cache  where the layers live; it is not kept
   static memra::Result<Trunk> create(const TrunkConfig& config, const SafeTensors& file, const memra::Cache<Dev>& cache,
                                      const TrunkOptions& options = {}) {
@@ -50,8 +63,8 @@ class Trunk {
                                     "a cache of %zu layers for a trunk of %zu, %zu rows", cache.n_layer(),
                                     config.n_layers(), options.max_rows);
     }
-    const std::string base =
-        file.find("model.language_model.embed_tokens.weight") != nullptr ? "model.language_model." : "model.";
+    if (memra::Status s = check_files(config, file); !s) return s;
+    const std::string base = prefix(file);
     for (std::size_t il = 0; il < config.n_layers(); ++il) {
       Dev& dev = cache.dev(il);
       memra::Result<std::size_t> at = t.stage_on(dev, cache);
@@ -99,7 +112,6 @@ class Trunk {
       const Timed state(times_.state);
       memra::check(cache.advance());
     }
-    first_logits_ = first_logits;
     n_logits_ = rows - first_logits;
     if (n_logits_ == 0) return;
     rms(*at, at->h.data() + first_logits * config_.hidden, final_norm_, n_logits_);
@@ -147,6 +159,12 @@ class Trunk {
 
  private:
   Trunk() = default;
+
+  /// Multimodal checkpoints keep the text model one level deeper.
+  static std::string prefix(const SafeTensors& file) {
+    const bool nested = file.find("model.language_model.embed_tokens.weight") != nullptr;
+    return nested ? "model.language_model." : "model.";
+  }
 
   const Matrix<Dev>& head() const noexcept { return head_.buffer ? head_ : embedding_; }
 
@@ -329,7 +347,6 @@ class Trunk {
   Floats<Dev> logits_;                           // [max_rows][n_vocab]
   std::optional<typename Dev::Buffer> choices_;  // [max_rows] i32
   std::vector<float> staging_;                   // [max_rows][hidden] on the host
-  std::size_t first_logits_ = 0;
   std::size_t n_logits_ = 0;
   TrunkTimes times_;
 };

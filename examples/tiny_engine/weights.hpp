@@ -75,13 +75,15 @@ inline float element(const Tensor& t, std::size_t i) noexcept {
 
 }  // namespace internal
 
-/// Takes tensors of one file to one device, checking name, shape and type; keeps the first refusal.
+/// Takes tensors of one file to one device, checking name, shape and type; keeps the first refusal. Without a device it
+/// only checks: what a config claims is compared with what the file holds before anything is allocated for it.
 template <class Dev>
 class WeightReader {
  public:
   /// @param prefix  put before every name
   WeightReader(Dev& dev, const SafeTensors& file, std::string prefix)
       : dev_(&dev), file_(&file), prefix_(std::move(prefix)) {}
+  WeightReader(const SafeTensors& file, std::string prefix) : file_(&file), prefix_(std::move(prefix)) {}
 
   const memra::Status& status() const noexcept { return status_; }
 
@@ -89,7 +91,7 @@ class WeightReader {
   Matrix<Dev> matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
     Matrix<Dev> m;
     const Tensor* t = get(name, {n_out, n_in});
-    if (t == nullptr) return m;
+    if (t == nullptr || dev_ == nullptr) return m;
     auto made = dev_->alloc(t->data.size());
     if (!keep(made.status())) return m;
     if (!keep(dev_->upload(made->data(), t->data.data(), t->data.size()))) return m;
@@ -105,7 +107,7 @@ class WeightReader {
   template <class F>
   Floats<Dev> floats(const std::string& name, const std::vector<std::size_t>& shape, F f) {
     const Tensor* t = get(name, shape);
-    if (t == nullptr) return {};
+    if (t == nullptr || dev_ == nullptr) return {};
     std::vector<float> values(t->elems());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = f(internal::element(*t, i));
     auto made = Floats<Dev>::upload(*dev_, values);
@@ -151,7 +153,7 @@ class WeightReader {
     return s + "]";
   }
 
-  Dev* dev_;
+  Dev* dev_ = nullptr;
   const SafeTensors* file_;
   std::string prefix_;
   memra::Status status_;

@@ -88,7 +88,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
     if constexpr (Caps.ops) {
       static_assert(
           requires { typename D::kernels; },
-          "memra: AnyDev with ops wraps a device that has no kernels; use BasicAnyDev<{.ops = false}>");
+          "memra: AnyDev with ops wraps a device that has no kernels; use BasicAnyDev with caps whose ops is false");
       ops_ = &detail::any_ops<D>;
     }
     if constexpr (Caps.batched_copy) {

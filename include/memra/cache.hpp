@@ -8,7 +8,9 @@
 #include <memory>
 #include <memra/cache_types.hpp>
 #include <memra/detail/cache_core.hpp>
+#include <memra/detail/device_pos.hpp>
 #include <memra/detail/prefix_io.hpp>
+#include <memra/device_steps.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/layers.hpp>
@@ -32,7 +34,8 @@ namespace memra {
 /// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
 /// moved-from cache answers bad_state, position 0 and no layers.
 template <class Dev>
-class Cache {
+class Cache : public DeviceSteps<Cache<Dev>, Dev> {
+  friend class DeviceSteps<Cache<Dev>, Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 
@@ -113,27 +116,9 @@ class Cache {
   ///         forward that died half way is repaired by rollback or reset
   Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
-    Core& c = *core_;
-    if (rows == 0) return refuse(ErrorKind::bad_argument, "begin_step", "0 rows; expected at least 1");
-    if (rows > c.plan.max_ctx - c.pos) {
-      return Status::failure(ErrorKind::bad_argument, "begin_step", 0, 0,
-                             "%zu rows at position %zu; %zu fit below max_ctx %zu", rows, c.pos, c.plan.max_ctx - c.pos,
-                             c.plan.max_ctx);
-    }
-    if (c.step_open && c.has_recurrent) {
-      return refuse(ErrorKind::bad_state, "begin_step",
-                    "a step is open and may have moved recurrent state; advance, roll back or reset first");
-    }
-    if (c.taps && !c.taps->holds(c.pos, rows)) {
-      return Status::failure(ErrorKind::bad_state, "begin_step", 0, 0,
-                             "the armed tap sink holds %zu rows from position %zu on; %zu rows at %zu do not fit",
-                             c.taps->cap_rows(), c.taps->origin(), rows, c.pos);
-    }
-    ++c.step_id;
-    c.step_open = true;
-    c.step_rows = rows;
-    c.step_written = 0;
-    return Step<Dev>(c);
+    if (Status s = core_->admit("begin_step", rows); !s) return s;
+    core_->open_step(rows, core_->pos);
+    return Step<Dev>(*core_);
   }
 
   /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
@@ -142,14 +127,10 @@ class Cache {
   Status advance() noexcept {
     if (Status s = usable("advance"); !s) return s;
     Core& c = *core_;
-    if (!c.step_open) return refuse(ErrorKind::bad_state, "advance", "no step is open; begin one first");
-    if (c.step_written != c.n_components) return c.unwritten();
+    if (Status s = c.complete("advance"); !s) return s;
     detail::TaintScope<Dev> taint(c);
     if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
-    c.pos += c.step_rows;
-    c.len = std::max(c.len, c.pos);
-    c.step_open = false;
-    if (c.taps) c.taps->commit(c.pos);
+    c.move_to(c.pos + c.step_rows);
     taint.done();
     return {};
   }
@@ -177,7 +158,7 @@ class Cache {
   ///         `snap` is invalid until refreshed
   Status snapshot_into(CacheSnapshot<Dev>& snap) noexcept {
     if (Status s = at_rest("snapshot_into"); !s) return s;
-    if (Status s = own("snapshot_into", snap); !s) return s;
+    if (Status s = snap.made_by(*core_->lineage, "snapshot_into"); !s) return s;
     return fill(snap);
   }
 
@@ -193,8 +174,10 @@ class Cache {
   ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
   Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept) noexcept {
     if (!core_) return moved_from("rollback");
-    if (Status s = valid("rollback", snap); !s) return s;
+    if (Status s = snap.usable_for(*core_->lineage, "rollback"); !s) return s;
     Core& c = *core_;
+    // Having run out of rows is what a rollback repairs; a position that cannot be had is not.
+    if (Status s = detail::catch_up(c); !s && c.ahead) return s;
     const std::size_t at = snap.record_->pos;
     if (accept > c.len - at) {
       return Status::failure(ErrorKind::bad_argument, "rollback", 0, 0,
@@ -232,6 +215,7 @@ class Cache {
     if (Status s = c.store_pos(0); !s) return s;
     c.pos = 0;
     c.len = 0;
+    c.ahead = false;
     c.cut(0);
     c.parked_valid = false;
     if (c.taps) c.taps->arm(0);
@@ -304,7 +288,7 @@ class Cache {
   /// @return as rollback for the snapshot; bad_argument at position 0; out_of_memory; device_failure
   Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
     if (Status s = usable("export_prefix"); !s) return s;
-    if (Status s = valid("export_prefix", snap); !s) return s;
+    if (Status s = snap.usable_for(*core_->lineage, "export_prefix"); !s) return s;
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
@@ -343,31 +327,9 @@ class Cache {
     return refuse(ErrorKind::bad_state, call, "the cache is empty (moved-from); expected one made by create");
   }
 
-  Status usable(const char* call) const noexcept { return core_ ? core_->usable(call) : moved_from(call); }
-  Status at_rest(const char* call) const noexcept { return core_ ? core_->at_rest(call) : moved_from(call); }
-
-  /// The snapshot was made by this cache.
-  Status own(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
-    if (!snap.record_) return refuse(ErrorKind::bad_argument, call, "the snapshot is empty (moved-from)");
-    if (snap.lineage_ != core_->lineage) {
-      return refuse(ErrorKind::bad_argument, call, "the snapshot was made by another cache");
-    }
-    return {};
-  }
-
-  /// The snapshot was made by this cache, is whole, and its branch still exists.
-  Status valid(const char* call, const CacheSnapshot<Dev>& snap) const noexcept {
-    if (Status s = own(call, snap); !s) return s;
-    if (!snap.record_->written) {
-      return refuse(ErrorKind::bad_state, call, "the snapshot is half-written: its last snapshot_into failed");
-    }
-    if (snap.record_->stale) {
-      return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                             "the snapshot at position %zu is stale: the cache was rolled back or reset below it",
-                             snap.record_->pos);
-    }
-    return {};
-  }
+  // Both first learn where the device is, if it moved on by itself.
+  Status usable(const char* call) const noexcept { return core_ ? detail::usable(*core_, call) : moved_from(call); }
+  Status at_rest(const char* call) const noexcept { return core_ ? detail::at_rest(*core_, call) : moved_from(call); }
 
   Status fill(CacheSnapshot<Dev>& snap) noexcept {
     snap.record_->written = false;

@@ -16,7 +16,7 @@ struct DflashCfg {
   std::size_t block_size = 0;      ///< rows of a draft block: the last token and its guesses
   std::size_t sliding_window = 0;  ///< keys a query may look back over, itself included
   /// [n_layer] whether the layer has the window; empty: all of them (none if sliding_window is 0)
-  std::vector<bool> layer_sliding;
+  std::vector<bool> layer_sliding = {};
 
   /// Window of layer `l`; 0 means none.
   std::size_t window(std::size_t l) const noexcept {

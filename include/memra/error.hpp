@@ -1,6 +1,7 @@
 // Status, Result and Error: how every call of memra reports failure. check() is the only place that throws.
 #pragma once
 
+#include <concepts>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
@@ -145,8 +146,10 @@ inline void check(const Status& status) {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
-  Result(const Status& failure) : status_(failure) {  // NOLINT(google-explicit-constructor)
+  // By reference: device compilers move a returned local into `T&&`, but not into a `T` that they would copy.
+  Result(T&& value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
+  Result(const T& value) requires std::copy_constructible<T> : value_(value) {}  // NOLINT(google-explicit-constructor)
+  Result(const Status& failure) : status_(failure) {                             // NOLINT(google-explicit-constructor)
     if (failure.ok()) {
       status_ = Status::failure(ErrorKind::bad_state, "Result", 0, 0, "made from an ok status without a value");
     }

@@ -48,6 +48,26 @@ class CacheSnapshot {
   friend class Cache<Dev>;
   CacheSnapshot() = default;
 
+  /// Refuses a snapshot that the cache of this lineage did not make.
+  Status made_by(const detail::Lineage& lineage, const char* call) const noexcept {
+    if (!record_) return Status::failure(ErrorKind::bad_argument, call, 0, 0, "the snapshot is empty (moved-from)");
+    if (lineage_.get() == &lineage) return {};
+    return Status::failure(ErrorKind::bad_argument, call, 0, 0, "the snapshot was made by another cache");
+  }
+
+  /// Refuses also a snapshot that is not whole, or whose branch was given up.
+  Status usable_for(const detail::Lineage& lineage, const char* call) const noexcept {
+    if (Status s = made_by(lineage, call); !s) return s;
+    if (!record_->written) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the snapshot is half-written: its last snapshot_into failed");
+    }
+    if (!record_->stale) return {};
+    return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                           "the snapshot at position %zu is stale: the cache was rolled back or reset below it",
+                           record_->pos);
+  }
+
   std::shared_ptr<detail::Lineage> lineage_;
   std::shared_ptr<detail::SnapRecord> record_;
   std::vector<typename Dev::Buffer> state_;  // [devices] the state slab of each

@@ -13,6 +13,8 @@ namespace memra {
 
 template <class Dev>
 class Cache;
+template <class Self, class Dev>
+class DeviceSteps;
 
 /// Hands out the views a forward of `rows` tokens writes and reads. Made by Cache::begin_step, ended by Cache::advance
 /// (or rollback, reset, a later begin_step): a view asked of an ended step, or of a tainted cache, is bad_state.
@@ -52,7 +54,8 @@ class Step {
     detail::RecurComponent* c = core_->template find<detail::RecurComponent>(il, nth);
     if (Status s = take("recur", "recurrent", il, c); !s) return s;
     const RecurrentSpec& r = c->spec;
-    return RecurView{c->conv, c->ssm, c->ssm_alt, r.n_k_heads, r.n_v_heads, r.d_k, r.d_v, r.d_conv, r.map, rows_};
+    return RecurView{c->conv, c->ssm,   c->ssm_alt, r.n_k_heads, r.n_v_heads,        r.d_k,
+                     r.d_v,   r.d_conv, r.map,      rows_,       core_->step_pos(il)};
   }
 
   /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
@@ -63,6 +66,7 @@ class Step {
 
  private:
   friend class Cache<Dev>;
+  friend class DeviceSteps<Cache<Dev>, Dev>;
   explicit Step(detail::CacheCore<Dev>& core) noexcept
       : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
 

@@ -18,8 +18,10 @@ struct BasicPlaneView {
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
   constexpr explicit operator bool() const noexcept { return data != nullptr; }
-  constexpr operator BasicPlaneView<const std::byte>() const noexcept  // NOLINT(google-explicit-constructor)
-      requires(!std::is_const_v<Byte>) {
+  /// A writable view is also a readable one. A template, because a conversion to the own type is never called.
+  template <class Other>
+  requires(!std::is_const_v<Byte> && std::is_same_v<Other, const Byte>) constexpr operator BasicPlaneView<Other>()
+      const noexcept {  // NOLINT(google-explicit-constructor)
     return {data, shape, base};
   }
 };
@@ -27,6 +29,8 @@ using PlaneView = BasicPlaneView<std::byte>;
 using ConstPlaneView = BasicPlaneView<const std::byte>;
 
 /// Where a call stands in the stream. The position is data on the device: a captured launch replays with another one.
+/// A negative position marks a stream that ran out of rows (see detail/device_pos.hpp): kernels then write no row and
+/// see none.
 struct StepPos {
   const std::int32_t* pos_d = nullptr;  ///< device: rows before this call; write slot of its first row
   std::size_t rows = 0;                 ///< rows of this call (t)
@@ -111,6 +115,12 @@ struct RecurView {
   std::size_t d_conv = 0;
   KeyHeadMap map = {};
   std::size_t rows = 0;  ///< rows of this call (t)
+  StepPos at = {};       ///< position and capacity of the stream; without a pos_d the call always fits
+
+  /// False if the call would pass the stream's capacity or the stream ran out before: kernels then change nothing.
+  MEMRA_HD bool fits() const noexcept {
+    return at.pos_d == nullptr || (*at.pos_d >= 0 && static_cast<std::size_t>(*at.pos_d) + rows <= at.capacity);
+  }
 
   /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
   MEMRA_HD constexpr std::size_t conv_dim() const noexcept { return 2 * d_k * n_k_heads + d_v * n_v_heads; }

@@ -415,6 +415,8 @@ struct EngineAllocator {
   void* allocate(Stream, std::size_t bytes, std::size_t align) noexcept {
     auto b = source.dev().alloc(bytes);
     if (!b || align != memra::plane_alignment) return nullptr;
+    // The memory is from another stream: it must be there before this one uses it.
+    if (!source.dev().synchronize()) return nullptr;
     held.push_back(*std::move(b));
     asked += bytes;
     return held.back().data();
@@ -435,6 +437,16 @@ struct EngineAllocator {
   bool strangers = false;  ///< something came back that was never given out
 };
 
+/// `adopt` gives a device, or a Result where making one can fail.
+template <class D>
+D adopted(D&& dev) {
+  return std::move(dev);
+}
+template <class D>
+D adopted(memra::Result<D>&& dev) {
+  return memra::check(std::move(dev));
+}
+
 /// S6 (for devices with a static `adopt(allocator)` alone), S7, S9 and S10.
 template <class Make>
 void boundary_properties(std::vector<Property>& out) {
@@ -442,7 +454,7 @@ void boundary_properties(std::vector<Property>& out) {
     out.push_back({"S6 a device on the engine's allocator takes all its memory there and gives it back", [](Report& r) {
                      EngineAllocator<Make> engine;
                      {
-                       auto dev = DevOf<Make>::adopt(engine);
+                       auto dev = adopted(DevOf<Make>::adopt(engine));
                        auto a = dev.alloc(1000);
                        auto z = dev.zeros(500);
                        if (!r.that(a, "alloc") || !r.that(z, "zeros")) return;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <memra/error.hpp>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <support/catch.hpp>
 #include <tiny_engine/config.hpp>
@@ -167,6 +168,11 @@ TEST_CASE("every field is checked and named") {
     INFO(field);
     REQUIRE(refusal(j).find(field) != std::string::npos);
   }
+  json large = small();
+  large["linear_key_head_dim"] = large["linear_value_head_dim"] = 4096;
+  REQUIRE(refusal(large).empty());
+  large["linear_num_value_heads"] = 6;
+  REQUIRE(refusal(large).find("make a state of") != std::string::npos);
   REQUIRE_FALSE(tiny::parse_trunk_config("").ok());
   REQUIRE_FALSE(tiny::parse_trunk_config("null").ok());
   REQUIRE_FALSE(tiny::parse_trunk_config("{\"model_type\":").ok());
@@ -202,4 +208,29 @@ TEST_CASE("the drafter's config is checked against its trunk") {
     REQUIRE_FALSE(r.ok());
     REQUIRE(std::string(r.status().text()).find(c.field) != std::string::npos);
   }
+}
+
+TEST_CASE("thirty thousand mutations of a config are read or refused, never worse") {
+  const std::string good = small().dump();
+  std::mt19937 random(9);
+  std::size_t refused = 0;
+  for (int turn = 0; turn < 30000; ++turn) {
+    std::string bad = good;
+    const int edits = 1 + static_cast<int>(random() % 3);
+    for (int e = 0; e < edits; ++e) {
+      const char digits[] = "0123456789-.e[]{}\",:tfn ";
+      bad[random() % bad.size()] = digits[random() % (sizeof digits - 1)];
+    }
+    const auto r = tiny::parse_trunk_config(bad);
+    if (!r) {
+      ++refused;
+      REQUIRE(std::string(r.status().text()).find('\n') == std::string::npos);
+      continue;
+    }
+    REQUIRE(r->full_attention.size() <= 4096);
+    REQUIRE(r->n_heads % r->n_kv_heads == 0);
+    REQUIRE(r->rot_dim % 2 == 0);
+    REQUIRE(r->n_v * r->d_v * r->d_k <= std::size_t{1} << 26);
+  }
+  REQUIRE(refused > 15000);
 }

@@ -110,6 +110,11 @@ sed 's/"hidden_size": 192/"hidden_size": 191/' "$fixtures/tiny/config.json" >"$w
 bad 'wrong hidden size' 'hidden|shape' --model "$work/model"
 sed 's/"vocab_size": 260/"vocab_size": "many"/' "$fixtures/tiny/config.json" >"$work/model/config.json"
 bad 'vocabulary' 'vocab_size' --model "$work/model"
+# Numbers that no file backs must not be allocated for: the weights are compared with the config first.
+sed 's/"linear_num_value_heads": 4/"linear_num_value_heads": 4096/' "$fixtures/tiny/config.json" >"$work/model/config.json"
+bad 'claimed value heads' 'shape' --model "$work/model"
+sed 's/"intermediate_size": 512/"intermediate_size": 16777216/' "$fixtures/tiny/config.json" >"$work/model/config.json"
+bad 'claimed width' 'shape' --model "$work/model"
 fresh
 : >"$work/model/draft/config.json"
 bad 'empty draft config' 'draft/config.json' --model "$work/model"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -153,7 +154,7 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
         if (!w) return w.status();
         std::vector<float> conv(w->conv_dim() * (w->d_conv - 1));
         std::vector<float> ssm(w->n_v_heads * w->d_v * w->d_k);
-        for (auto [host, at] : {std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
+        for (auto [host, at] : std::array{std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
           if (auto s = dev.download(reinterpret_cast<std::byte*>(host->data()), reinterpret_cast<std::byte*>(at),
                                     host->size() * sizeof(float));
               !s) {
@@ -161,7 +162,7 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
           }
         }
         for (const Token t : tokens) move_on(r, il, recurrent, t, conv.data(), ssm.data());
-        for (auto [host, at] : {std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
+        for (auto [host, at] : std::array{std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
           if (auto s = dev.upload(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte*>(host->data()),
                                   host->size() * sizeof(float));
               !s) {
@@ -240,7 +241,7 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
       if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
         const memra::PlaneShape k{a->k_format, a->k_layout, 0, a->n_kv_heads * a->head_dim_k};
         const memra::PlaneShape v{a->v_format, a->v_layout, 0, a->n_kv_heads * a->head_dim_v};
-        for (const auto& [kind, shape] : {std::pair{stand_in::kind_k, k}, std::pair{stand_in::kind_v, v}}) {
+        for (const auto& [kind, shape] : std::array{std::pair{stand_in::kind_k, k}, std::pair{stand_in::kind_v, v}}) {
           memra::PlaneShape exact = shape;
           exact.rows = tokens.size();
           const auto bytes = stand_in::encode_rows(kind, il, attention, shape, tokens, 0);
@@ -295,7 +296,7 @@ Image image(const memra::Cache<Dev>& cache) {
       } else {
         const auto layer = *cache.recur(il, recurrent++);
         for (const auto& [at, n] :
-             {std::pair{layer.conv, layer.conv_elems()}, std::pair{layer.ssm, layer.ssm_elems()}}) {
+             std::array{std::pair{layer.conv, layer.conv_elems()}, std::pair{layer.ssm, layer.ssm_elems()}}) {
           out.parts.emplace_back(n * sizeof(float));
           memra::check(
               dev.download(out.parts.back().data(), reinterpret_cast<const std::byte*>(at), n * sizeof(float)));

@@ -50,10 +50,14 @@ struct CacheCore {
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
 
+  bool ahead = false;         ///< pos may have moved on the device: see device_pos.hpp
+  std::size_t pos_bound = 0;  ///< while ahead: pos_d is at most this
+
   bool step_open = false;
   std::uint64_t step_id = 0;
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
+  std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
 
   std::shared_ptr<Lineage> lineage = std::make_shared<Lineage>();
 
@@ -66,7 +70,66 @@ struct CacheCore {
   Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
 
   StepPos step_pos(std::size_t il) const noexcept {
-    return {stages[stage_of(placement, il)].pos_d, step_rows, pos, plan.max_ctx};
+    return {stages[stage_of(placement, il)].pos_d, step_rows, step_bound, plan.max_ctx};
+  }
+
+  std::size_t bound() const noexcept { return ahead ? pos_bound : pos; }
+
+  /// Refuses a step of `rows` rows that does not fit, or that may not begin now.
+  Status admit(const char* call, std::size_t rows) const noexcept {
+    const auto refuse = [&](ErrorKind kind, const char* text) { return Status::failure(kind, call, 0, 0, "%s", text); };
+    if (rows == 0) return refuse(ErrorKind::bad_argument, "0 rows; expected at least 1");
+    if (rows > plan.max_ctx - bound()) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows at position %zu; %zu fit below max_ctx %zu",
+                             rows, bound(), plan.max_ctx - bound(), plan.max_ctx);
+    }
+    if (step_open && has_recurrent) {
+      return refuse(ErrorKind::bad_state,
+                    "a step is open and may have moved recurrent state; advance, roll back or reset first");
+    }
+    if (taps && !taps->holds(pos, rows)) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the armed tap sink holds %zu rows from position %zu on; %zu rows at %zu do not fit",
+                             taps->cap_rows(), taps->origin(), rows, pos);
+    }
+    return {};
+  }
+
+  /// As admit, for a step whose position only the device knows.
+  Status admit_on_device(const char* call, std::size_t rows) const noexcept {
+    if (rows == 0 || rows > plan.max_ctx) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; expected 1 to max_ctx %zu", rows,
+                             plan.max_ctx);
+    }
+    if (taps || (step_open && has_recurrent)) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
+    }
+    return {};
+  }
+
+  /// Opens a step of rows that were admitted.
+  /// @param bound  pos_d is at most this whenever the step's kernels run
+  void open_step(std::size_t rows, std::size_t bound) noexcept {
+    ++step_id;
+    step_open = true;
+    step_rows = rows;
+    step_written = 0;
+    step_bound = bound;
+  }
+
+  /// The open step may be committed: there is one, and every layer was written.
+  Status complete(const char* call) const noexcept {
+    if (!step_open) return Status::failure(ErrorKind::bad_state, call, 0, 0, "no step is open; begin one first");
+    return step_written == n_components ? Status{} : unwritten(call);
+  }
+
+  /// The open step's first rows are committed: everything the host knows moves to `now`.
+  void move_to(std::size_t now) noexcept {
+    pos = now;
+    len = std::max(len, now);
+    step_open = false;
+    if (taps) taps->commit(now);
   }
 
   /// The `nth` component of kind C of layer `il`, or nullptr.
@@ -90,6 +153,13 @@ struct CacheCore {
     return {};
   }
 
+  /// `rows` more rows may have been committed on the device.
+  void note_ahead(std::size_t rows) noexcept {
+    const std::size_t from = ahead ? pos_bound : pos;
+    pos_bound = rows > plan.max_ctx - from ? plan.max_ctx : from + rows;
+    ahead = true;
+  }
+
   Status usable(const char* call) const noexcept {
     if (!tainted) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,
@@ -110,14 +180,14 @@ struct CacheCore {
   }
 
   /// Names the first layer whose view was not taken in the open step.
-  Status unwritten() const noexcept {
+  Status unwritten(const char* call) const noexcept {
     std::size_t il = 0;
     while (il < layers.size() && std::all_of(layers[il].begin(), layers[il].end(), [&](const Component& c) {
              return std::visit([](const auto& kind) { return kind.written_in; }, c) == step_id;
            })) {
       ++il;
     }
-    return Status::failure(ErrorKind::bad_state, "advance", 0, 0,
+    return Status::failure(ErrorKind::bad_state, call, 0, 0,
                            "layer %zu was not written in this step; every layer is written once", il);
   }
 

@@ -66,6 +66,7 @@ struct AttendBody {
 
   // Stream rows that row i of the call sees. Rows outside the planes are not there to be seen.
   Range visible(std::size_t i) const noexcept {
+    if (*kv.at.pos_d < 0) return {0, 0};
     const std::int64_t end = std::int64_t{*kv.at.pos_d} + static_cast<std::int64_t>(i) + 1;
     const auto base = static_cast<std::int64_t>(std::max(kv.k.base, kv.v.base));
     const auto last = static_cast<std::int64_t>(std::min(kv.k.base + kv.k.phys_rows(), kv.v.base + kv.v.phys_rows()));

@@ -32,6 +32,7 @@ struct ConvBody {
   static constexpr std::size_t blocks(const RecurView& r) noexcept { return (r.conv_dim() + channels - 1) / channels; }
 
   void operator()(const Item& item) const noexcept {
+    if (!r.fits()) return;
     const std::size_t first = item.x * channels;
     const std::size_t n = r.conv_dim() - first < channels ? r.conv_dim() - first : channels;
     if (n == channels && r.d_conv <= max_taps) {

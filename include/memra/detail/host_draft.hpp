@@ -26,7 +26,7 @@ struct DraftWriteBody {
   void operator()(const Item& item) const noexcept {
     const std::int64_t row = std::int64_t{*d.len_d} + static_cast<std::int64_t>(item.x);
     const std::int64_t phys = row - static_cast<std::int64_t>(d.base);
-    if (row < 0 || phys < 0 || phys >= static_cast<std::int64_t>(d.phys_rows)) return;
+    if (*d.len_d < 0 || phys < 0 || phys >= static_cast<std::int64_t>(d.phys_rows)) return;
     const std::size_t width = d.n_kv * d.head_dim;
     float* dst = (item.y == 0 ? d.k : d.v) + static_cast<std::size_t>(phys) * width;
     std::memcpy(dst, (item.y == 0 ? k : v) + item.x * width, width * sizeof(float));

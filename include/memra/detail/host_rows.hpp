@@ -15,12 +15,13 @@
 
 namespace memra::detail {
 
-/// Physical row of stream row *pos_d + i, or false if the call must not touch it: below base, at or beyond `capacity`,
+/// Physical row of stream row *pos_d + i, or false if the call must not touch it: a negative
+/// position (see StepPos), below base, at or beyond `capacity`,
 /// or outside the plane. Positions are data, so this is asked where the kernel runs.
 inline bool writable_row(std::int64_t pos, std::size_t i, std::size_t base, std::size_t phys_rows, std::size_t capacity,
                          std::size_t& phys) noexcept {
+  if (pos < 0) return false;
   const std::int64_t row = pos + static_cast<std::int64_t>(i);
-  if (row < 0) return false;
   const auto r = static_cast<std::size_t>(row);
   if (r < base || r >= capacity || r - base >= phys_rows) return false;
   phys = r - base;

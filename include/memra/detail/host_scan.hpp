@@ -31,6 +31,7 @@ struct ScanBody {
   ScanArgs a;
 
   void operator()(const Item& item) const noexcept {
+    if (!r.fits()) return;
     const std::size_t h = item.x;
     const std::size_t whole = r.d_v - r.d_v % columns;
     Tokens some{};

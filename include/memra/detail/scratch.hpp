@@ -26,12 +26,29 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
   return (floats + 15) / 16 * 16;
 }
 
-/// Scratch of attend: every kv head has its own, since items of a launch may run at the same time. 64 bytes more let
-/// the kernel align its start.
+/// Most pieces that the keys of one row are cut into where pieces run at the same time: enough blocks to fill a GPU of
+/// some 130 multiprocessors twice, whatever the number of kv heads.
+constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads) noexcept {
+  std::size_t n = 16;
+  while (n < 128 && n * n_kv_heads < 256) n *= 2;
+  return n;
+}
+
+/// Scratch of attend where keys are split: per query row of a pass, query head and piece, the weighted sum of values,
+/// the maximum and the sum of weights.
+constexpr std::size_t attend_split_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_v,
+                                         std::size_t rows) noexcept {
+  return 4 * std::min(rows, attend_block_rows) * n_heads * attend_most_chunks(n_kv_heads) * (head_dim_v + 2);
+}
+
+/// Scratch of attend: the larger of what either way to compute it needs. On the host every kv head has its own, since
+/// items of a launch may run at the same time. 64 bytes more let the kernel align its start.
 constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_k,
                                            std::size_t head_dim_v, std::size_t rows) noexcept {
   const std::size_t group = n_kv_heads == 0 ? 0 : n_heads / n_kv_heads;
-  return 4 * n_kv_heads * attend_head_floats(group, head_dim_k, head_dim_v, rows) + 64;
+  return std::max(4 * n_kv_heads * attend_head_floats(group, head_dim_k, head_dim_v, rows),
+                  attend_split_bytes(n_heads, n_kv_heads, head_dim_v, rows)) +
+         64;
 }
 
 /// Scratch of draft_attend: for every query row, the scores of one head against every row below len_bound + block_rows.

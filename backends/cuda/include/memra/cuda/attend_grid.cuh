@@ -1,0 +1,42 @@
+// The key grid of attend on CUDA: where a row's keys are split is a function of its own position and the geometry only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/platform.hpp>
+#include <memra/views.hpp>
+
+namespace memra::detail {
+
+/// Warps of a block, each with its own run of a chunk's keys; keys a warp takes at a time, one per lane.
+inline constexpr unsigned attend_warps = 8;
+inline constexpr unsigned attend_step = 32;
+inline constexpr std::size_t attend_smallest_chunk = std::size_t{attend_warps} * attend_step;
+
+/// Keys per chunk of a row that ends at `hi`: the smallest power of two times attend_smallest_chunk that needs at most
+/// `most` chunks. Chunk c holds stream rows [c * size, (c + 1) * size), so a larger size is the union of two smaller.
+MEMRA_HD constexpr std::size_t attend_chunk_keys(std::size_t hi, std::size_t most) noexcept {
+  std::size_t size = attend_smallest_chunk;
+  while ((hi + size - 1) / size > most) size *= 2;
+  return size;
+}
+
+/// Stream rows that one row of a call sees.
+struct AttendSpan {
+  std::size_t lo = 0;
+  std::size_t hi = 0;  ///< <= lo: none
+
+  /// @param base, end  stream rows that both planes hold
+  MEMRA_HD static AttendSpan of(std::int32_t pos, std::size_t row, std::size_t window, std::size_t base,
+                                std::size_t end) noexcept {
+    AttendSpan s;
+    if (pos < 0) return s;
+    const std::size_t own = static_cast<std::size_t>(pos) + row + 1;
+    s.hi = own < end ? own : end;
+    const std::size_t first = window == 0 || window >= own ? 0 : own - window;
+    s.lo = first > base ? first : base;
+    return s;
+  }
+};
+
+}  // namespace memra::detail

@@ -1,0 +1,94 @@
+// How a GPU runs bodies: one thread per item, or one block per item for kernels whose threads work together.
+// Read by device compilers only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memra/detail/gpu_dev.hpp>
+#include <memra/launch.hpp>
+
+#if defined(__CUDACC__)
+#define MEMRA_DETAIL_CONST_PARAM() __grid_constant__
+#else
+#define MEMRA_DETAIL_CONST_PARAM()
+#endif
+
+namespace memra::detail {
+
+/// Index is wide enough for the number of items: 32-bit divisions are several times cheaper.
+template <class Body, class Index>
+__global__ void gpu_items(const MEMRA_DETAIL_CONST_PARAM() Body body, Index nx, Index ny, Index total) {
+  const Index step = static_cast<Index>(gridDim.x) * blockDim.x;
+  for (Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += step) {
+    const Index row = i / nx;
+    body(Item{static_cast<std::size_t>(i - row * nx), static_cast<std::size_t>(row % ny),
+              static_cast<std::size_t>(row / ny)});
+    if (total - i <= step) break;  // i + step could wrap
+  }
+}
+
+/// A body whose items are blocks of cooperating threads: `static constexpr unsigned block_threads`, optionally
+/// `std::size_t shared_bytes() const`, and `__device__ void block(const Item&) const`, called by every thread of it.
+template <class Body>
+concept GpuBlockBody = requires {
+  Body::block_threads;
+};
+
+template <class Body>
+__global__ void __launch_bounds__(Body::block_threads) gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
+  body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
+}
+
+template <class Api, class Body>
+struct GpuLaunch {
+  static bool fits(const Grid& g) noexcept {
+    constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+    if constexpr (GpuBlockBody<Body>) {
+      return g.x <= 0x7fffffffU && g.y <= 65535 && g.z <= 65535;
+    } else {
+      return g.x <= most / g.y && g.x * g.y <= most / g.z;
+    }
+  }
+
+  /// @pre fits(grid), no axis is 0
+  static typename Api::Error run(typename Api::Stream stream, const Grid& g, const Body& body) noexcept {
+    if constexpr (GpuBlockBody<Body>) {
+      void* args[] = {const_cast<Body*>(&body)};
+      const void* kernel = reinterpret_cast<const void*>(&gpu_blocks<Body>);
+      std::size_t shared = 0;
+      if constexpr (requires { body.shared_bytes(); }) shared = body.shared_bytes();
+      // What every GPU gives without asking.
+      if (shared > 48 * 1024) {
+        if (const auto e = Api::allow_shared(kernel, shared); e != Api::ok) return e;
+      }
+      return Api::launch(kernel, static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z),
+                         Body::block_threads, args, shared, stream);
+    } else {
+      const std::size_t total = g.x * g.y * g.z;
+      if (total <= 0x7fffffffU) return items<std::uint32_t>(stream, g, total, body);
+      return items<std::uint64_t>(stream, g, total, body);
+    }
+  }
+
+ private:
+  template <class Index>
+  static typename Api::Error items(typename Api::Stream stream, const Grid& g, std::size_t total,
+                                   const Body& body) noexcept {
+    // Few items are spread over many multiprocessors; a multiple of every vendor's warp.
+    const unsigned threads = total < 32768 ? 64 : 256;
+    const std::size_t blocks = (total + threads - 1) / threads;
+    constexpr std::size_t most_blocks = 1U << 20;  // the loop in the kernel does the rest
+    auto nx = static_cast<Index>(g.x);
+    auto ny = static_cast<Index>(g.y);
+    auto n = static_cast<Index>(total);
+    void* args[] = {const_cast<Body*>(&body), &nx, &ny, &n};
+    return Api::launch(reinterpret_cast<const void*>(&gpu_items<Body, Index>),
+                       static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks), 1, 1, threads, args, 0,
+                       stream);
+  }
+};
+
+}  // namespace memra::detail
+
+#undef MEMRA_DETAIL_CONST_PARAM

@@ -1,0 +1,170 @@
+// Portable kernels of attend and draft_attend: the host's definitions, bit for bit, without scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/math.hpp>
+#include <memra/detail/platform.hpp>
+#include <memra/detail/portable_plane.hpp>
+#include <memra/detail/portable_sum.hpp>
+#include <memra/detail/scratch.hpp>
+#include <memra/detail/strict_fp.hpp>
+#include <memra/launch.hpp>
+#include <memra/ops.hpp>
+#include <memra/views.hpp>
+
+namespace memra::detail {
+
+inline constexpr std::uint32_t f32_minus_inf_bits = 0xFF800000U;
+
+/// attend: item (group of 32 output elements, query head, row). Definition: see AttendBody in host_attend.hpp. Items of
+/// one row and head each compute the row's scores again: what that costs, tuned kernels save.
+struct PortableAttend {
+  PortableSource k;
+  PortableSource v;
+  AttendArgs a;
+  std::size_t n_kv_heads;
+  std::size_t dk;
+  std::size_t dv;
+  std::size_t window;
+  const std::int32_t* pos_d;
+
+  MEMRA_HD void operator()(const Item& item) const noexcept {
+    const std::size_t kv_head = item.y / (a.n_heads / n_kv_heads);
+    const std::size_t query = item.z * a.n_heads + item.y;
+    const std::size_t first = item.x * portable_group;
+    const std::size_t n = dv - first < portable_group ? dv - first : portable_group;
+    const float* q = a.q + query * dk;
+    float* out = a.out + query * dv + first;
+
+    const std::int64_t end = std::int64_t{*pos_d} + static_cast<std::int64_t>(item.z) + 1;
+    const std::int64_t base = most(static_cast<std::int64_t>(k.base), static_cast<std::int64_t>(v.base));
+    const std::int64_t last =
+        least(static_cast<std::int64_t>(k.base + k.rows), static_cast<std::int64_t>(v.base + v.rows));
+    const std::int64_t lo = most(window == 0 ? 0 : end - static_cast<std::int64_t>(window), base);
+    const std::int64_t hi = least(end, last);
+    if (hi <= lo || *pos_d < 0) {
+      for (std::size_t d = 0; d < n; ++d) out[d] = 0.0F;
+      return;
+    }
+    float o[portable_group];
+    for (std::size_t d = 0; d < n; ++d) o[d] = 0.0F;
+    float m = 0.0F;
+    float l = 0.0F;
+    constexpr auto tile = static_cast<std::int64_t>(attend_tile);
+    for (std::int64_t start = lo / tile * tile; start < hi; start += tile) {
+      const std::int64_t from = most(start, lo);
+      const std::int64_t to = least(start + tile, hi);
+      float p[attend_tile];
+      float top = f32_from_bits(f32_minus_inf_bits);
+      for (std::int64_t key = from; key < to; ++key) {
+        const float s = score(q, static_cast<std::size_t>(key) - k.base, kv_head);
+        p[key - start] = s;
+        top = s > top ? s : top;
+      }
+      if (from == lo) {
+        m = top;
+      } else if (top > m) {
+        const float c = exp_f32(m - top);
+        l = product(l, c);
+        for (std::size_t d = 0; d < n; ++d) o[d] = product(o[d], c);
+        m = top;
+      }
+      PortableLanes lanes;
+      for (std::int64_t key = from; key < to; ++key) {
+        float y[portable_group];
+        portable_decode(v, static_cast<std::size_t>(key) - v.base, kv_head * dv + first, n, y);
+        const float w = exp_f32(p[key - start] - m);
+        lanes.add(static_cast<std::size_t>(key - start), w);
+        for (std::size_t d = 0; d < n; ++d) o[d] = o[d] + product(w, y[d]);
+      }
+      l = l + lanes.sum();
+    }
+    for (std::size_t d = 0; d < n; ++d) out[d] = o[d] / l;
+  }
+
+ private:
+  MEMRA_HD static std::int64_t most(std::int64_t x, std::int64_t y) noexcept { return x > y ? x : y; }
+  MEMRA_HD static std::int64_t least(std::int64_t x, std::int64_t y) noexcept { return x < y ? x : y; }
+
+  MEMRA_HD float score(const float* q, std::size_t row, std::size_t kv_head) const noexcept {
+    float s = 0.0F;
+    for (std::size_t first = 0; first < dk; first += portable_group) {
+      const std::size_t n = dk - first < portable_group ? dk - first : portable_group;
+      float x[portable_group];
+      portable_decode(k, row, kv_head * dk + first, n, x);
+      for (std::size_t d = 0; d < n; ++d) s = s + product(product(q[first + d], a.scale), x[d]);
+    }
+    return s;
+  }
+};
+
+/// Which rows a row of a draft block meets, as physical rows.
+struct PortableDraftRange {
+  std::size_t begin = 0;    ///< first row that takes part
+  std::size_t visible = 0;  ///< first row that is not masked
+  std::size_t end = 0;      ///< end <= visible: none
+
+  MEMRA_HD static PortableDraftRange of(const DraftView& d, DraftArm arm, std::size_t row) noexcept {
+    const auto base = static_cast<std::int64_t>(d.base);
+    const auto bound = static_cast<std::int64_t>(d.len_bound);
+    std::int64_t len = *d.len_d < 0 ? 0 : std::int64_t{*d.len_d};
+    len = len > bound ? bound : len;
+    const std::int64_t full = len + static_cast<std::int64_t>(d.block_rows);
+    const std::int64_t held = base + static_cast<std::int64_t>(d.phys_rows);
+    const std::int64_t end = full < held ? full : held;
+    auto first = static_cast<std::int64_t>(d.floor);
+    if (d.window != 0) {
+      const std::int64_t reach = len + static_cast<std::int64_t>(row) - (static_cast<std::int64_t>(d.window) - 1);
+      first = reach > first ? reach : first;
+    }
+    first = first < len ? first : len;
+    first = first > base ? first : base;
+    PortableDraftRange r;
+    if (end <= first) return r;
+    r.visible = static_cast<std::size_t>(first - base);
+    r.begin = arm == DraftArm::full_scan ? 0 : r.visible;
+    r.end = static_cast<std::size_t>(end - base);
+    return r;
+  }
+};
+
+/// draft_attend: item (group of 32 output elements, head, block row). Definition: see DraftAttendBody in
+/// host_draft.hpp. Scores are computed twice, once for their maximum: no scratch, any length.
+struct PortableDraftAttend {
+  DraftView d;
+  DraftAttendArgs a;
+
+  MEMRA_HD void operator()(const Item& item) const noexcept {
+    const std::size_t width = d.n_kv * d.head_dim;
+    const std::size_t head = item.y / (a.n_heads / d.n_kv) * d.head_dim;
+    const std::size_t first = item.x * portable_group;
+    const std::size_t n = d.head_dim - first < portable_group ? d.head_dim - first : portable_group;
+    const std::size_t query = (item.z * a.n_heads + item.y) * d.head_dim;
+    const float* q = a.q + query;
+    float* out = a.out + query + first;
+    const PortableDraftRange rows = PortableDraftRange::of(d, a.arm, item.z);
+    if (rows.end <= rows.visible) {
+      for (std::size_t i = 0; i < n; ++i) out[i] = 0.0F;
+      return;
+    }
+    float m = f32_from_bits(f32_minus_inf_bits);
+    for (std::size_t r = rows.visible; r < rows.end; ++r) {
+      const float s = product(portable_dot(q, d.k + r * width + head, d.head_dim), a.scale);
+      m = s > m ? s : m;
+    }
+    float o[portable_group];
+    for (std::size_t i = 0; i < n; ++i) o[i] = 0.0F;
+    float l = 0.0F;
+    for (std::size_t r = rows.begin; r < rows.end; ++r) {
+      float p = 0.0F;  // of a masked row
+      if (r >= rows.visible) p = exp_f32(product(portable_dot(q, d.k + r * width + head, d.head_dim), a.scale) - m);
+      l = l + p;
+      const float* y = d.v + r * width + head + first;
+      for (std::size_t i = 0; i < n; ++i) o[i] = o[i] + product(p, y[i]);
+    }
+    for (std::size_t i = 0; i < n; ++i) out[i] = o[i] / l;
+  }
+};
+
+}  // namespace memra::detail

@@ -1,0 +1,300 @@
+// CudaDev from a plain C++ file: what the runtime's headers alone must give. No device compiler reads this.
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/cache.hpp>
+#include <memra/cuda/device.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/host_dev.hpp>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using memra::CudaDev;
+using memra::ErrorKind;
+using namespace memra_test;
+using Ints = std::vector<std::int32_t>;
+
+CudaDev cuda(const CudaDev::Options& options = {}) {
+  return memra::check(CudaDev::create(options));
+}
+const std::byte* bytes(const void* p) {
+  return static_cast<const std::byte*>(p);
+}
+Ints download(CudaDev& dev, const CudaDev::Buffer& b) {
+  Ints v(b.size() / 4);
+  memra::check(dev.download(reinterpret_cast<std::byte*>(v.data()), b.data(), b.size()));
+  return v;
+}
+Ints counting(std::size_t n) {
+  Ints v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<std::int32_t>(i * 7 + 1);
+  return v;
+}
+CudaDev::Buffer filled(CudaDev& dev, const Ints& v) {
+  auto b = memra::check(dev.alloc(v.size() * 4));
+  memra::check(dev.upload(b.data(), bytes(v.data()), v.size() * 4));
+  return b;
+}
+
+/// An engine's caching allocator: blocks go back to a list and out again, in the order of their stream.
+struct CachingAllocator {
+  struct Block {
+    void* p;
+    std::size_t bytes;
+  };
+  std::vector<Block> free_list;
+  std::size_t live = 0, reused = 0, limit = static_cast<std::size_t>(-1);
+
+  void* allocate(cudaStream_t, std::size_t n, std::size_t align) noexcept {
+    if (align > 256 || n > limit) return nullptr;
+    for (Block& b : free_list) {
+      if (b.bytes != n) continue;
+      void* p = b.p;
+      b = free_list.back();
+      free_list.pop_back();
+      ++live;
+      ++reused;
+      return p;
+    }
+    void* p = nullptr;
+    if (cudaMalloc(&p, n) != cudaSuccess) return nullptr;
+    ++live;
+    return p;
+  }
+  void deallocate(cudaStream_t, void* p, std::size_t n, std::size_t) noexcept {
+    free_list.push_back({p, n});
+    --live;
+  }
+  ~CachingAllocator() {
+    cudaDeviceSynchronize();
+    for (const Block& b : free_list) cudaFree(b.p);
+  }
+};
+
+TEST_CASE("S3 copy refuses overlap, move allows any", "[device]") {
+  CudaDev dev = cuda();
+  const std::size_t n = 5000;
+  for (const std::ptrdiff_t shift : {1, 4, 100, 4096, -1, -4, -100, -4096}) {
+    const Ints start = counting(n);
+    auto b = filled(dev, start);
+    const std::size_t count = 4 * n - 4096;
+    std::byte* src = b.data() + (shift < 0 ? -shift : 0);
+    std::byte* dst = src + shift;
+    const memra::Status refused = dev.copy(dst, src, count);
+    REQUIRE(refused.kind() == ErrorKind::bad_argument);
+    REQUIRE(download(dev, b) == start);
+    memra::check(dev.move(dst, src, count));
+    Ints want = start;
+    auto* w = reinterpret_cast<std::byte*>(want.data());
+    std::memmove(w + (dst - b.data()), w + (src - b.data()), count);
+    REQUIRE((download(dev, b) == want));
+  }
+}
+
+TEST_CASE("S9 upload and store_i32 have read their source", "[device]") {
+  CudaDev dev = cuda();
+  auto b = memra::check(dev.zeros(64 << 20));
+  auto other = memra::check(dev.alloc(64 << 20));
+  for (int i = 0; i < 20; ++i) memra::check(dev.copy(other.data(), b.data(), b.size()));  // keeps the stream busy
+  Ints big = counting((6 << 20) / 4);
+  memra::check(dev.upload(b.data(), bytes(big.data()), big.size() * 4));
+  const Ints want = big;
+  for (std::int32_t& x : big) x = -1;
+  Ints few = {5, 5, 5, -9, 7};
+  memra::check(dev.store_i32(reinterpret_cast<std::int32_t*>(b.data()), few.data(), few.size()));
+  few.assign(5, 0);
+  Ints many = counting(1000);
+  memra::check(dev.store_i32(reinterpret_cast<std::int32_t*>(b.data()) + 100, many.data(), many.size()));
+  many.assign(1000, 0);
+  Ints got = download(dev, b);
+  REQUIRE((Ints(got.begin(), got.begin() + 5) == Ints{5, 5, 5, -9, 7}));
+  REQUIRE((Ints(got.begin() + 100, got.begin() + 1100) == counting(1000)));
+  REQUIRE((Ints(got.begin() + 1100, got.begin() + (6 << 20) / 4) ==
+           Ints(want.begin() + 1100, want.begin() + (6 << 20) / 4)));
+}
+
+TEST_CASE("S5 failures: out of memory, sticky errors, moved-from", "[device]") {
+  CudaDev dev = cuda();
+  const auto huge = dev.alloc(std::size_t{1} << 50);
+  REQUIRE_FALSE(huge.ok());
+  REQUIRE(huge.status().kind() == ErrorKind::out_of_memory);
+  REQUIRE(huge.status().bytes() == std::size_t{1} << 50);
+  REQUIRE(cudaPeekAtLastError() == cudaSuccess);  // nothing is left for the next caller to trip over
+  auto small = dev.zeros(4096);
+  REQUIRE(small.ok());
+  const memra::Status bad = dev.copy(small->data(), reinterpret_cast<const std::byte*>(std::uintptr_t{64}), 64);
+  const memra::Status after = dev.synchronize();
+  REQUIRE((!bad.ok() || !after.ok() || true));  // the runtime may refuse it now or never; it must not be left pending
+  REQUIRE(cudaPeekAtLastError() == cudaSuccess);
+  CudaDev taken(std::move(dev));
+  REQUIRE(dev.synchronize().kind() == ErrorKind::bad_state);  // NOLINT(bugprone-use-after-move): that is the point
+  REQUIRE(dev.alloc(1).status().kind() == ErrorKind::bad_state);
+}
+
+TEST_CASE("S6 an adopted stream and allocators of the engine", "[device]") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  {
+    CudaDev::Options options;
+    options.stream = stream;
+    CachingAllocator allocator;
+    {
+      CudaDev dev = memra::check(CudaDev::adopt(allocator, options));
+      REQUIRE(dev.stream() == stream);
+      auto cache = memra::check(memra::Cache<CudaDev>::create(dev, hybrid_model(), 40));
+      REQUIRE(allocator.live > 0);
+      REQUIRE(feed_by(cache, memra_test::stream(30), 7).ok());
+      REQUIRE((image(cache) == straight(hybrid_model(), memra_test::stream(30))));
+      { auto b = memra::check(dev.alloc(12345)); }
+      { auto b = memra::check(dev.alloc(12345)); }
+      REQUIRE(allocator.reused == 1);
+      allocator.limit = 100;
+      REQUIRE(dev.alloc(1000).status().kind() == ErrorKind::out_of_memory);
+      memra::check(dev.synchronize());
+    }
+    REQUIRE(allocator.live == 0);
+  }
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("a buffer outlives its device object", "[device]") {
+  CudaDev other = cuda();
+  CudaDev::Buffer b;
+  {
+    CudaDev dev = cuda();
+    b = filled(dev, counting(100));
+    memra::check(dev.synchronize());
+  }
+  REQUIRE((download(other, b) == counting(100)));
+}
+
+TEST_CASE("S1 S7 events and copies between streams are ordered", "[device]") {
+  CudaDev a = cuda();
+  CudaDev b = cuda();
+  const std::size_t n = 32 << 20;
+  auto x = memra::check(a.zeros(n));
+  auto y = memra::check(a.zeros(n));
+  auto z = memra::check(b.zeros(n));
+  CudaDev::Event e;
+  memra::check(b.wait(e));  // never published: nothing to wait for
+  for (int round = 1; round < 20; ++round) {
+    memra::check(a.fill(x.data(), static_cast<std::byte>(round), n));
+    memra::check(a.copy(y.data(), x.data(), n));
+    memra::check(a.publish(e));
+    memra::check(b.wait(e));
+    memra::check(b.copy(z.data(), y.data(), n));
+    memra::check(b.copy_peer(z.data(), a, y.data(), n));  // and the other way to order it
+    memra::check(a.fill(y.data(), std::byte{0xEE}, n));   // after copy_peer has read it
+    std::byte got[2] = {};
+    memra::check(b.download(&got[0], z.data(), 1));
+    memra::check(b.download(&got[1], z.data() + n - 1, 1));
+    REQUIRE(got[0] == static_cast<std::byte>(round));
+    REQUIRE(got[1] == static_cast<std::byte>(round));
+  }
+}
+
+TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
+  CudaDev dev = cuda();
+  auto b = filled(dev, counting(64));
+  auto given_up = memra::check(dev.alloc(4096));
+  memra::check(dev.begin_capture());
+  REQUIRE(dev.alloc(16).status().kind() == ErrorKind::bad_state);
+  REQUIRE(dev.upload(b.data(), b.data(), 4).kind() == ErrorKind::bad_state);
+  REQUIRE(dev.synchronize().kind() == ErrorKind::bad_state);
+  std::byte host{};
+  REQUIRE(dev.download(&host, b.data(), 1).kind() == ErrorKind::bad_state);
+  REQUIRE(dev.begin_capture().kind() == ErrorKind::bad_state);
+  { const CudaDev::Buffer gone(std::move(given_up)); }  // freed later, not at every replay
+  const std::int32_t v[3] = {1000, 1001, 1002};
+  memra::check(dev.store_i32(reinterpret_cast<std::int32_t*>(b.data()), v, 3));
+  memra::check(dev.copy(b.data() + 128, b.data(), 12));
+  memra::check(dev.move(b.data() + 4, b.data(), 8));
+  const auto graph = memra::check(dev.end_capture());
+  REQUIRE((download(dev, b) == counting(64)));  // recorded, not run
+  memra::check(dev.replay(graph));
+  const Ints once = download(dev, b);
+  REQUIRE((Ints(once.begin(), once.begin() + 3) == Ints{1000, 1000, 1001}));
+  REQUIRE((Ints(once.begin() + 32, once.begin() + 35) == Ints{1000, 1001, 1002}));
+  memra::check(dev.fill(b.data(), std::byte{0}, b.size()));
+  memra::check(dev.replay(graph));
+  REQUIRE(download(dev, b)[33] == 1001);
+  REQUIRE(dev.alloc(4096).ok());
+  REQUIRE(dev.replay(CudaDev::Graph()).kind() == ErrorKind::bad_argument);
+}
+
+TEST_CASE("the caller's current device is put back", "[device]") {
+  int n = 0;
+  REQUIRE(cudaGetDeviceCount(&n) == cudaSuccess);
+  CudaDev::Options last;
+  last.ordinal = n - 1;
+  CudaDev dev = cuda(last);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  { auto b = memra::check(dev.zeros(1000)); }
+  int now = -1;
+  REQUIRE(cudaGetDevice(&now) == cudaSuccess);
+  REQUIRE(now == 0);
+}
+
+TEST_CASE("rollback, snapshots and stages on the GPU equal the oracle", "[cache]") {
+  const Tokens t = memra_test::stream(64);
+  const Tokens wrong = memra_test::stream(64, 9);
+  for (const auto& cfg : {hybrid_model(), attention_model(), recurrent_model()}) {
+    CudaDev d0 = cuda();
+    CudaDev d1 = cuda();
+    for (const bool two : {false, true}) {
+      auto cache = memra::check(two ? memra::Cache<CudaDev>::create_pp2(d0, d1, cfg.layers.size() / 2, cfg, 64)
+                                    : memra::Cache<CudaDev>::create(d0, cfg, 64));
+      REQUIRE(feed_by(cache, part(t, 0, 30), 8).ok());
+      auto snap = memra::check(cache.snapshot());
+      for (std::size_t round = 0; round < 4; ++round) {
+        const std::size_t at = 30 + round * 5;
+        REQUIRE(feed(cache, join(part(t, at, 5), part(wrong, at + 5, 3))).ok());
+        const auto r = memra::check(cache.rollback(snap, 5));
+        if (r.replay != 0) REQUIRE(feed(cache, part(t, at, 5)).ok());
+        REQUIRE((image(cache) == straight(cfg, part(t, 0, at + 5))));
+        REQUIRE(cache.snapshot_into(snap).ok());
+      }
+      const auto prefix = memra::check(cache.export_prefix(snap));
+      const auto restored = memra::check(memra::Cache<CudaDev>::from_prefix(d1, cfg, 70, prefix));
+      REQUIRE((image(restored) == straight(cfg, part(t, 0, 50))));
+      auto one = image(restored);  // red arm: one changed byte shows
+      if (cache.recur(0)) {
+        spoil(d1, restored.recur(0)->ssm);
+        REQUIRE_FALSE((image(restored) == one));
+      }
+    }
+  }
+}
+
+TEST_CASE("a plane above 4 GiB", "[large]") {
+  std::size_t free_bytes = 0;
+  std::size_t total = 0;
+  REQUIRE(cudaMemGetInfo(&free_bytes, &total) == cudaSuccess);
+  if (free_bytes < (std::size_t{16} << 30)) {
+    WARN("SKIPPED: less than 16 GiB free on this device");
+    return;
+  }
+  CudaDev dev = cuda();
+  const std::size_t n = (std::size_t{5} << 30) + 4096;
+  auto a = memra::check(dev.alloc(n));
+  auto b = memra::check(dev.zeros(n));
+  memra::check(dev.fill(a.data(), std::byte{1}, n));
+  const Ints mark = counting(16);
+  memra::check(dev.upload(a.data() + n - 64, bytes(mark.data()), 64));
+  memra::check(dev.copy(b.data(), a.data(), n));
+  memra::check(dev.move(b.data() + 64, b.data(), n - 64));  // every byte crosses 2^32 by a bounce
+  Ints got(16);
+  memra::check(dev.download(reinterpret_cast<std::byte*>(got.data()), b.data() + n - 64, 64));
+  REQUIRE((got == Ints(16, 0x01010101)));
+  memra::check(dev.copy(b.data(), a.data(), n));
+  memra::check(dev.download(reinterpret_cast<std::byte*>(got.data()), b.data() + n - 64, 64));
+  REQUIRE((got == mark));
+}
+
+}  // namespace

@@ -1,0 +1,173 @@
+// Captured decode and verify steps: positions on the device, hundreds of replays, rollbacks between them.
+#include <memra/cuda/ops.cuh>
+#include <memra/host_ops.hpp>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+
+#include "kernel_model.hpp"
+#include "support.hpp"
+
+namespace {
+
+using namespace memra_test;
+using memra::CudaDev;
+using memra::ErrorKind;
+
+/// Records one step of `rows` rows at whatever position the device is at.
+template <class Dev>
+typename Dev::Graph record(KernelModel<Dev>& m, std::size_t rows) {
+  memra::check(m.dev->begin_capture());
+  auto step = memra::check(m.cache.begin_device_step(rows));
+  memra::check(m.forward(step));
+  memra::check(m.cache.advance_d());
+  return memra::check(m.dev->end_capture());
+}
+
+template <class Dev>
+void replay(KernelModel<Dev>& m, const typename Dev::Graph& g, std::size_t rows, std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) memra::check(m.dev->replay(g));
+  m.cache.replayed(rows * times);
+}
+
+/// Feeds `n` true tokens one by one, driven by the host.
+template <class Dev>
+std::unique_ptr<KernelModel<Dev>> straight_run(Dev& dev, std::size_t n, std::size_t max_ctx, memra::Layout layout) {
+  auto m = std::make_unique<KernelModel<Dev>>(dev, max_ctx, layout);
+  for (std::size_t i = 0; i < n; ++i) memra::check(m->feed(1));
+  return m;
+}
+
+template <class Dev, class Oracle>
+void long_run(Dev& dev, Oracle& oracle_dev, memra::Layout layout) {
+  constexpr std::size_t max_ctx = 460;
+  auto oracle = straight_run(oracle_dev, 420, max_ctx, layout);
+  KernelModel<Dev> m(dev, max_ctx, layout);
+  const auto one = record(m, 1);
+  const auto verify = record(m, 8);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE(m.cache.pos() == 0);  // recorded, not run
+
+  replay(m, one, 1, 100);
+  REQUIRE(m.cache.pos_bound() == 100);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE(m.cache.pos() == 100);
+  auto snap = memra::check(m.cache.snapshot());
+  const auto* address = m.cache.kv(1)->k.data;
+  std::size_t at = 100;
+  for (std::size_t round = 0; at < 400; ++round) {
+    const std::size_t accept = 1 + round % 8;
+    std::vector<std::int32_t> salts(8, 0);
+    for (std::size_t i = accept; i < 8; ++i) salts[i] = static_cast<std::int32_t>(round + i);  // tokens that will fall
+    m.salts(salts);
+    replay(m, verify, 8, 1);
+    m.salts({});
+    const auto back = memra::check(m.cache.rollback(snap, accept));  // catches up by itself
+    REQUIRE(back.pos == at);
+    REQUIRE(back.replay == accept);
+    if (round % 3 == 0 && accept == 8) {
+      replay(m, verify, 8, 1);
+    } else if (round % 3 == 1) {
+      REQUIRE(m.feed(accept).ok());  // by the host
+    } else {
+      replay(m, one, 1, accept);
+    }
+    at += accept;
+    REQUIRE(m.cache.snapshot_into(snap).ok());  // catches up by itself
+    REQUIRE(m.cache.pos() == at);
+  }
+  replay(m, one, 1, 420 - at);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE(m.cache.kv(1)->k.data == address);
+  const Image want = image(oracle->cache);
+  const Image got = image(m.cache);
+  INFO(difference(got, want));
+  CHECK((got == want));
+  const auto outputs = m.history(420);
+  CHECK((outputs == oracle->history(420)));
+  CHECK_FALSE((m.history(419) == outputs));
+}
+
+TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits", "[graph]") {
+  for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
+    PortableCuda dev;
+    memra::HostDev host;
+    long_run(dev, host, layout);
+  }
+}
+
+TEST_CASE("tuned kernels: graphs, rollbacks and replays give the bits of single steps", "[graph]") {
+  for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
+    CudaDev dev = make_cuda();
+    CudaDev other = make_cuda();
+    long_run(dev, other, layout);
+  }
+}
+
+TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][sanitize]") {
+  CudaDev dev = make_cuda();
+  KernelModel<CudaDev> m(dev, 30);
+  const auto one = record(m, 1);
+  const auto four = record(m, 4);
+  replay(m, one, 1, 20);
+  auto snap = memra::check(m.cache.snapshot());
+  replay(m, four, 4, 2);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE(m.cache.pos() == 28);
+  const Image before = image(m.cache);
+  replay(m, four, 4, 3);  // 32 rows do not fit
+  replay(m, one, 1, 5);   // inert from then on
+  const memra::Status s = m.cache.catch_up();
+  REQUIRE(s.kind() == ErrorKind::bad_state);
+  REQUIRE(m.cache.tainted());
+  REQUIRE(m.cache.pos() == 28);
+  REQUIRE_FALSE(m.cache.begin_step(1).ok());
+  Image after = image(m.cache);
+  after.mirrors_agree = before.mirrors_agree;  // pos_d holds the mark
+  REQUIRE((after == before));
+  REQUIRE(memra::check(m.cache.rollback(snap, 8)).replay == 8);
+  replay(m, four, 4, 2);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE((image(m.cache) == before));
+}
+
+TEST_CASE("two caches on two streams, and a cache used from a stream that is not its own", "[graph]") {
+  CudaDev a = make_cuda();
+  CudaDev b = make_cuda();
+  auto oracle = straight_run(a, 60, 64, memra::Layout::blocks);
+  KernelModel<CudaDev> x(a, 64);
+  KernelModel<CudaDev> y(b, 64);
+  for (std::size_t i = 0; i < 60; i += 4) {
+    REQUIRE(x.feed(4).ok());
+    REQUIRE(y.feed(4).ok());
+  }
+  REQUIRE((image(x.cache) == image(oracle->cache)));
+  REQUIRE((image(y.cache) == image(oracle->cache)));
+  REQUIRE((x.history(60) == y.history(60)));
+
+  // b reads a's rows: behind a's work by an event, and a goes on behind b's reading by another.
+  CudaDev::Event written;
+  CudaDev::Event read;
+  const auto layer = *x.cache.kv(1);
+  const std::size_t n = layer.k.shape.width;
+  auto out = memra::check(b.alloc(64 * n * 4));
+  for (int round = 0; round < 50; ++round) {
+    REQUIRE(x.cache.reset().ok());
+    for (std::size_t i = 0; i < 60; i += 4) REQUIRE(x.feed(4).ok());
+    memra::check(a.publish(written));
+    memra::check(b.wait(written));
+    memra::check(memra::ops_for<CudaDev>(b).read_rows(layer.k, 0, 60, reinterpret_cast<float*>(out.data())));
+    memra::check(b.publish(read));
+    memra::check(a.wait(read));
+    memra::check(a.fill(const_cast<std::byte*>(layer.k.data), std::byte{0}, 60 * 136));
+    std::vector<float> got(60 * n);
+    memra::check(b.download(reinterpret_cast<std::byte*>(got.data()), out.data(), got.size() * 4));
+    const auto truth = *oracle->cache.kv(1);
+    std::vector<float> want(60 * n);
+    auto o = memra::check(a.alloc(60 * n * 4));
+    memra::check(memra::ops_for<CudaDev>(a).read_rows(truth.k, 0, 60, reinterpret_cast<float*>(o.data())));
+    memra::check(a.download(reinterpret_cast<std::byte*>(want.data()), o.data(), want.size() * 4));
+    REQUIRE((got == want));
+  }
+}
+
+}  // namespace
