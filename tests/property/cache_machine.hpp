@@ -112,6 +112,9 @@ class CacheMachine {
       case 'v':
         move_cache();
         break;
+      case 'g':
+        device_feed(op);
+        break;
       case 'q':
         repair();
         break;
@@ -207,13 +210,25 @@ class CacheMachine {
     step_.emplace(*std::move(step));
     open_ = true;
     spoiled_ = false;
-    open_tokens_ = memra_test::part(rows_, pos_, std::min(n, rows_.size() - pos_));  // a replay feeds what is owed
+    choose_tokens(n, branch);
+    if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
+    return true;
+  }
+
+  /// The tokens of a step of `n` rows: a replay feeds what is owed.
+  void choose_tokens(std::size_t n, unsigned branch) {
+    open_tokens_ = memra_test::part(rows_, pos_, std::min(n, rows_.size() - pos_));
     for (std::size_t i = open_tokens_.size(); i < n; ++i) {
       open_tokens_.push_back(static_cast<Token>((branch * 5 + i + pos_) % 7));
     }
     written_.assign(written_.size(), false);
-    if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
-    return true;
+  }
+  /// The open step's tokens are fed for good.
+  void commit_tokens() {
+    const Tokens now = memra_test::join(memra_test::part(rows_, 0, pos_), open_tokens_);
+    pos_ = now.size();
+    if (now.size() > rows_.size()) rows_ = now;
+    ref_.become(rows_);
   }
 
   bool write_one(std::size_t p) {
@@ -244,11 +259,8 @@ class CacheMachine {
       memra::check(cache_->stage_dev(last).store_i32(const_cast<std::int32_t*>(cache_->pos_d(last)), &old, 1));
     }
     open_ = false;
-    Tokens now = memra_test::join(memra_test::part(rows_, 0, pos_), open_tokens_);
-    pos_ = now.size();
-    if (now.size() > rows_.size()) rows_ = now;
+    commit_tokens();
     if (taps_) tap_rows_ = std::max(tap_rows_, pos_ - tap_origin_);
-    ref_.become(rows_);
   }
 
   void feed(const Op& op) {
@@ -260,6 +272,49 @@ class CacheMachine {
     }
     fault_ = op.c % 2 == 0 ? 0 : fault;
     advance();
+  }
+
+  /// Steps whose position only the device knows, then the host's question where they ended.
+  void device_feed(const Op& op) {
+    const unsigned fault = std::exchange(fault_, 0);
+    const unsigned where = op.c / 4 % 3;  // the fault meets a kernel, an advance on the device, or the question
+    bool ran_out = false;
+    bool failed = false;
+    for (unsigned k = 0; k < 1 + op.c % 4 && !ran_out; ++k) {
+      const std::size_t n = 1 + (op.a + k) % 4;
+      auto step = call(!tainted_ && !taps_ && !(open_ && hybrid_), "begin_device_step",
+                       [&] { return cache_->begin_device_step(n); });
+      if (!step) break;
+      step_.emplace(*std::move(step));
+      open_ = true;
+      spoiled_ = false;
+      choose_tokens(n, op.b);
+      const bool last = k == op.c % 4;
+      fault_ = where == 0 && last ? fault : 0;
+      for (std::size_t p = 0; p < written_.size() && !failed; ++p) failed = !write_one(p);
+      if (failed) break;
+      fault_ = where == 1 && last ? fault : 0;
+      auto s = call(true, "advance_d", [&] { return cache_->advance_d(); });
+      if (!s) {
+        failed = true;
+        taint();
+        break;
+      }
+      open_ = false;
+      ran_out = pos_ + n > max_ctx;
+      if (!ran_out) commit_tokens();
+      expect(cache_->pos_bound() >= pos_, "pos_bound is below what is committed");
+    }
+    d_.arm(where == 2 ? fault : 0, where_.devices);
+    auto s = cache_->catch_up();
+    if (d_.disarm()) {
+      expect(!s.ok() && !cache_->tainted(), "catch_up: a failure of the device was lost, or tainted");
+      ++faults;
+      s = cache_->catch_up();
+    }
+    if (!failed) expect(s.ok() == !ran_out, "catch_up: " + s.message());
+    if (ran_out) taint();
+    fault_ = 0;
   }
 
   void snapshot(Held& h) {

@@ -77,7 +77,7 @@ Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
   memra_test::Rng rng(seed);
   const bool cache = machine == "cache";
   const std::string letters =
-      cache ? "ffffffffffffffbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql" : "bbbbbbbbbccckkktttttteeeeiiiggnvl";
+      cache ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql" : "bbbbbbbbbccckkktttttteeeeiiiggnvl";
   Script s;
   s.machine = machine;
   for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);

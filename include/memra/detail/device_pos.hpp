@@ -54,29 +54,35 @@ Status advance_on_device(CacheCore<Dev>& core) noexcept {
   return {};
 }
 
-/// Takes pos from the device: waits for what is queued. Taints if a step ran out of rows or the stages disagree.
+/// Takes pos from the device: waits for what is queued. Taints if a step ran out of rows, or if the stages disagree: an
+/// advance that failed half way. What every stage has passed is committed then, so that a rollback can bring it back.
 template <class Dev>
 Status catch_up(CacheCore<Dev>& core) noexcept {
   if (!core.ahead) return {};
   std::int32_t pos = 0;
+  bool ran_out = false;
+  bool agree = true;
   for (std::size_t s = 0; s < core.stages.size(); ++s) {
     std::int32_t now = 0;
     Dev& dev = *core.devices[core.stages[s].device].dev;
     const auto* at = reinterpret_cast<const std::byte*>(core.stages[s].pos_d);
     if (Status f = dev.download(reinterpret_cast<std::byte*>(&now), at, sizeof now); !f) return f;
-    if (s == 0) pos = now;
-    if (now != pos) {
-      core.tainted = true;
-      return Status::failure(ErrorKind::device_failure, "catch_up", 0, 0,
-                             "stage %zu is at position %ld, stage 0 at %ld; roll back or reset", s,
-                             static_cast<long>(now), static_cast<long>(pos));
-    }
+    const std::int32_t reached = now < 0 ? ~now : now;
+    agree = agree && (s == 0 || (reached == pos && (now < 0) == ran_out));
+    ran_out = ran_out || now < 0;
+    pos = s == 0 ? reached : std::min(pos, reached);
   }
   core.ahead = false;
-  core.pos = static_cast<std::size_t>(pos < 0 ? ~pos : pos);
+  core.pos = static_cast<std::size_t>(pos);
   core.len = std::max(core.len, core.pos);
-  if (pos >= 0) return {};
+  if (agree && !ran_out) return {};
   core.tainted = true;
+  if (!agree) {
+    return Status::failure(ErrorKind::device_failure, "catch_up", 0, 0,
+                           "the stages' positions disagree: an advance failed half way; the stream ends at position "
+                           "%zu: roll back or reset",
+                           core.pos);
+  }
   return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                          "a step on the device would have passed max_ctx %zu; the stream ends at position %zu: roll "
                          "back or reset",
