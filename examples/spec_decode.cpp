@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tiny_engine/ids.hpp>
 #include <tiny_engine/job.hpp>
 #include <tiny_engine/model.hpp>
 #include <vector>
@@ -79,16 +80,15 @@ std::vector<memra::Strategy> read_strategies(const std::string& text) {
   refuse("--strategy is " + tiny::in_quotes(text) + "; expected automatic, replay, planes, stash or all");
 }
 
-/// Decimal ids between white space.
+/// The token ids in a file.
 std::vector<std::int32_t> read_ids(const std::string& path, std::size_t n_vocab) {
   std::ifstream in(path, std::ios::binary);
   if (!in) refuse("--ids: cannot read " + path);
-  std::vector<std::int32_t> ids;
-  for (std::string word; in >> word;) {
-    ids.push_back(static_cast<std::int32_t>(number("a token of --ids", word, 0, n_vocab - 1)));
-  }
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (in.bad()) refuse("--ids: cannot read all of " + path);
-  return ids;
+  auto ids = tiny::parse_ids(text, n_vocab);
+  if (!ids) refuse(ids.status().text());
+  return *std::move(ids);
 }
 
 tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& files) {

@@ -1,6 +1,7 @@
 #!/bin/sh
 # sh tests/run.sh [flags of ctest]
-# Builds and runs every test: with this machine's compiler, with clang++, and the unit tests under sanitizers.
+# Builds and runs every test: with this machine's compiler, with clang++, under the sanitizers, with a race detector,
+# under memcheck, and the fuzz targets for a short fixed time. What takes longer is in tests/long.sh.
 # Installs what is missing with apt when it may; else names the packages and exits with status 1.
 # The last lines are ctest's own summary over all of it; what cannot run here is said before.
 set -eu
@@ -19,10 +20,11 @@ mkdir -p "$root/build"
 : >"$notices"
 notice() { echo "SKIPPED HERE: $*" >>"$notices"; }
 
-for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14); do
+for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14 valgrind); do
   case $package in
     clang) notice "everything that needs clang++ (second compiler, its identity and compile-fail tests): not found" ;;
     clang-format-14) notice "the format check: clang-format 14 not found" ;;
+    valgrind) notice "the unit tests under memcheck: valgrind not found" ;;
     clang-tidy-14) notice "the clang-tidy check: clang-tidy 14 not found" ;;
   esac
 done
@@ -39,7 +41,7 @@ leg() {
 
 main=$(cxx)
 leg release -DCMAKE_CXX_COMPILER="$main" -DMEMRA_BUILD_TESTS=ON -DMEMRA_BUILD_EXAMPLES=ON -DMEMRA_BUILD_BENCH=ON \
-  -DMEMRA_WERROR=ON
+  -DMEMRA_WERROR=ON -DMEMRA_TEST_MEMCHECK=ON
 case $("$main" --version) in
   *clang*) notice "a second compiler: the main one is clang++ itself" ;;
   *) if have clang++; then leg clang; fi ;;
@@ -56,6 +58,12 @@ elif ASAN_OPTIONS=detect_leaks=0 "$probe" 2>/dev/null; then
 else
   notice "the sanitizers: $main cannot build or run with -fsanitize=address,undefined"
 fi
+if "$main" -fsanitize=thread "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
+  leg tsan -DCMAKE_CXX_COMPILER="$main"
+else
+  notice "the race detector: $main cannot build or run with -fsanitize=thread"
+fi
+if have clang++; then leg fuzz; fi
 
 # The parts of a leg that its configure step left out, in its own words.
 for name in $legs; do

@@ -181,7 +181,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// snapshot back, pos becomes snap.pos, and the accepted tokens are to be fed again (`replay`): they rewrite their
   /// rows in place. Without recurrent layers pos is snap.pos + accept at once. Repeatable with the same or a smaller
   /// accept. Closes an open step. Snapshots taken beyond snap.pos + accept become stale. A tap sink keeps the accepted
-  /// rows; one armed beyond the new pos is armed again at it, empty.
+  /// rows; one armed beyond the new pos, or whose rows end before it, is armed again at it, empty.
   ///
   /// @return bad_argument for another cache's snapshot or an accept beyond the rows committed since and not given up;
   ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
@@ -209,8 +209,9 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     c.pos = pos;
     c.len = at + accept;
     c.cut(c.len);
-    // A sink armed above pos has no place for the next step's rows: it starts again here.
-    if (c.taps && c.taps->origin() > pos) c.taps->arm(pos);
+    // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
+    // (back by one snapshot, forward again by a later one): it starts again here.
+    if (c.taps && !c.taps->reaches(pos)) c.taps->arm(pos);
     taint.done();
     return RolledBack{pos, c.len - pos};
   }

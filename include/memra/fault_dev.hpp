@@ -22,6 +22,9 @@ struct Fault {
   bool forever = false;             ///< every matching call from the nth on fails, not only the nth
   std::optional<ErrorKind> kind{};  ///< nullopt: out_of_memory for alloc and zeros, device_failure for the rest
   std::int64_t native = 999;        ///< native code of the Status
+  /// A failed copy, move, fill, upload, download or store has done its first half, not nothing. Not above a CanaryDev
+  /// that guards planes: half of a write over a whole slab, gaps and all, looks like a stray one to it.
+  bool torn = false;
 };
 
 namespace detail {
@@ -40,6 +43,8 @@ struct FaultPolicy : WrapPolicy {
     if (armed->launch != nullptr && (c.op != DevOp::launch || std::strcmp(armed->launch, c.name) != 0)) return false;
     return armed->kind != ErrorKind::out_of_memory || allocates;
   }
+
+  bool torn() const noexcept { return armed && armed->torn && !lost; }
 
   Status before(const DevCall& c) noexcept {
     ++calls[static_cast<std::size_t>(c.op)];
@@ -66,7 +71,8 @@ struct FaultPolicy : WrapPolicy {
 
 }  // namespace detail
 
-/// A KvDev over `Dev` that fails on command. A failed call is not passed on: no byte changes, nothing is allocated.
+/// A KvDev over `Dev` that fails on command. A failed call is not passed on (unless it is to be torn): no byte
+/// changes, nothing is allocated.
 ///
 /// To try every place where an operation can fail (see also CountingDev for leaks):
 ///

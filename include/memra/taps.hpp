@@ -99,6 +99,8 @@ class DflashTapSink {
   bool holds(std::size_t pos, std::size_t t) const noexcept {
     return pos >= origin_ && t <= cap_rows_ && pos - origin_ <= cap_rows_ - t;
   }
+  /// Whether the next row, that of token `pos`, follows on the rows held or replaces one of them.
+  bool reaches(std::size_t pos) const noexcept { return pos >= origin_ && pos - origin_ <= rows_; }
   void commit(std::size_t end) noexcept { rows_ = std::max(rows_, end - origin_); }
   void cut(std::size_t end) noexcept { rows_ = std::min(rows_, end - std::min(end, origin_)); }
 

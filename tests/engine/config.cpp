@@ -33,7 +33,7 @@ std::string refusal(const json& j) {
 
 }  // namespace
 
-TEST_CASE("layers: the interval, the list that wins over it, and the default") {
+TEST_CASE("B91 B99 layers: the interval, the list that wins over it, and the default") {
   json j = small();
   REQUIRE(accepted(j).full_attention == std::vector<bool>{false, false, true, false, false, true});
   j["layer_types"] = {"full_attention",   "linear_attention", "linear_attention",

@@ -92,7 +92,7 @@ TEST_CASE("sub-planes, by hand", "[layout]") {
   }
 }
 
-TEST_CASE("offsets beyond 32 bits", "[layout]") {
+TEST_CASE("B105 offsets beyond 32 bits", "[layout]") {
   // 2^23 rows of 1,024 elements: 2^33 bytes of quants, then 2^29 of scales.
   const PlaneShape shape{Format::q8_0, Layout::split, std::size_t{1} << 23, 1024};
   const auto parts = sub_planes(shape);

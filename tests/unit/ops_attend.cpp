@@ -130,7 +130,7 @@ TEST_CASE("attend reads planes whose first row is not row 0", "[ops][attend][ide
   REQUIRE(same_bits(whole.run(94, 5), part.run(94, 5)));
 }
 
-TEST_CASE("attend lets no hidden row take part", "[ops][attend][identity]") {
+TEST_CASE("B113 attend lets no hidden row take part", "[ops][attend][identity]") {
   AttendShape s;
   s.window = 10;
   const AttendCase clean(s, 150, spare_rows, 7);

@@ -123,6 +123,24 @@ TEST_CASE("taps: a rollback below the origin arms the sink again where the next 
   }
 }
 
+TEST_CASE("taps: back by one snapshot and forward by a later one leaves no hole in the rows", "[taps]") {
+  const Tokens t = stream(20);
+  const auto cfg = memra_test::recurrent_model();
+  Devices d;
+  Cache c = memra::check(d.create(placements(cfg.layers.size())[0], cfg, 40));
+  const Snapshot early = memra::check(c.snapshot());
+  REQUIRE(feed(c, part(t, 0, 3)).ok());
+  REQUIRE(c.arm_taps(memra::check(Sink::create(d.dev[0], {0}, hidden, 16))).ok());
+  const Snapshot late = memra::check(c.snapshot());
+  REQUIRE(memra::check(c.rollback(early, 3)).replay == 3);
+  REQUIRE(c.dflash_taps()->origin() == 0);  // below the former origin: starts again there
+  REQUIRE(memra::check(c.rollback(late, 0)).pos == 3);
+  REQUIRE(c.dflash_taps()->origin() == 3);  // tokens 0 to 2 were never fed since: their rows hold nothing
+  REQUIRE(feed(c, part(t, 3, 2)).ok());
+  REQUIRE(c.dflash_taps()->rows() == 2);
+  REQUIRE(rows_of(*c.dflash_taps(), t));
+}
+
 TEST_CASE("taps: a failed advance commits no row, and a tainted cache keeps the sink until it is repaired", "[taps]") {
   const auto cfg = hybrid_model();
   const Tokens t = stream(20);

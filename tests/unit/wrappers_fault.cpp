@@ -79,6 +79,29 @@ TEST_CASE("FaultDev fails one kind of call, a launch by name, once or for ever",
   REQUIRE(dev.fired() == 0);
 }
 
+TEST_CASE("FaultDev tears a call: it fails and has done its first half", "[wrappers]") {
+  memra::FaultDev<memra::HostDev> dev;
+  const auto a = memra::check(dev.zeros(8));
+  memra::Fault f;
+  const auto ones = [&] {
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < 8; ++i) n += a.data()[i] == std::byte{1} ? 1 : 0;
+    return n;
+  };
+  for (const bool torn : {false, true}) {
+    f.torn = torn;
+    dev.arm(f);
+    REQUIRE_FALSE(dev.fill(a.data(), std::byte{1}, 8).ok());
+    REQUIRE(ones() == (torn ? 4U : 0U));
+    const std::int32_t all[2] = {0x01010101, 0x01010101};
+    dev.arm(f);
+    memra::check(dev.inner().fill(a.data(), std::byte{0}, 8));
+    REQUIRE_FALSE(dev.store_i32(reinterpret_cast<std::int32_t*>(a.data()), all, 2).ok());
+    REQUIRE(ones() == (torn ? 4U : 0U));
+    memra::check(dev.inner().fill(a.data(), std::byte{0}, 8));
+  }
+}
+
 TEST_CASE("FaultDev: out of memory comes from allocations only, a lost device stays lost", "[wrappers]") {
   Dev dev;
   Fault f = nth(1);

@@ -103,39 +103,44 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   std::int32_t pos = 0;
   RoundWords words;
   bool agree = true;
+  bool ran_out = false;
   std::int32_t status = 0;
   for (std::size_t s = 0; s < core.stages.size(); ++s) {
     const auto& stage = core.stages[s];
     Dev& dev = *core.devices[stage.device].dev;
-    std::int32_t p = 0;
+    std::int32_t now = 0;
     RoundWords w;
     const auto get = [&](void* to, const void* from, std::size_t n) {
       return dev.download(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), n);
     };
-    if (Status f = get(&p, stage.pos_d, sizeof p); !f) return f;
+    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return f;
     if (stage.commit.words != nullptr) {
       if (Status f = get(&w, stage.commit.words, sizeof w); !f) return f;
     }
-    if (s == 0) {
-      pos = p;
-      words = w;
-    }
-    agree = agree && p == pos && w.plane == words.plane && w.generation == words.generation;
+    if (s == 0) words = w;
+    const std::int32_t reached = now < 0 ? ~now : now;
+    agree = agree && (s == 0 || (reached == pos && (now < 0) == ran_out)) && w.plane == words.plane &&
+            w.generation == words.generation;
+    ran_out = ran_out || now < 0;
     status |= w.status;
+    pos = s == 0 ? reached : std::min(pos, reached);  // what every stage has passed is committed
   }
   core.ahead = false;
   core.plane = static_cast<std::size_t>(words.plane);
   core.generation = words.generation;
   const bool was_open = core.step_open;
-  core.move_to(static_cast<std::size_t>(pos < 0 ? ~pos : pos));
+  core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
-  if (agree && status == 0 && pos >= 0) return {};
+  if (agree && status == 0 && !ran_out) return {};
   core.tainted = true;
   if (!agree) {
-    return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
-                           "the stages are at different steps or rounds: one was missed; roll back or reset");
+    return Status::failure(
+        ErrorKind::bad_state, "catch_up", 0, 0,
+        "the stages are at different steps or rounds: one was missed, or an advance failed half way; "
+        "the stream ends at position %zu: roll back or reset",
+        core.pos);
   }
-  if (status != 0 && pos >= 0) {
+  if (status != 0 && !ran_out) {
     return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                            "an accept length was outside the round; roll back or reset");
   }

@@ -30,6 +30,8 @@ struct WrapPolicy {
   std::size_t gap() const noexcept { return 0; }                         ///< bytes the plan leaves between planes
   /// Before a call is passed on; a failure keeps it from the wrapped device.
   Status before(const DevCall&) noexcept { return {}; }
+  /// Whether a call that `before` kept back is carried out half, as hardware may that fails in the middle.
+  bool torn() const noexcept { return false; }
   /// A bulk call has overwritten [dst, dst + bytes).
   template <class Dev>
   Status wrote(Dev&, const std::byte*, std::size_t) noexcept {
@@ -109,23 +111,23 @@ class WrapDev : public ForwardKernels<Dev> {
   Result<Buffer> alloc(std::size_t n) noexcept { return make(DevOp::alloc, n); }
   Result<Buffer> zeros(std::size_t n) noexcept { return make(DevOp::zeros, n); }
   Status copy(std::byte* dst, const std::byte* src, std::size_t n) noexcept {
-    return bulk(DevOp::copy, dst, n, [&] { return dev_.copy(dst, src, n); });
+    return bulk(DevOp::copy, dst, n, [&](std::size_t m) { return dev_.copy(dst, src, m); });
   }
   Status move(std::byte* dst, const std::byte* src, std::size_t n) noexcept {
-    return bulk(DevOp::move, dst, n, [&] { return dev_.move(dst, src, n); });
+    return bulk(DevOp::move, dst, n, [&](std::size_t m) { return dev_.move(dst, src, m); });
   }
   Status fill(std::byte* dst, std::byte value, std::size_t n) noexcept {
-    return bulk(DevOp::fill, dst, n, [&] { return dev_.fill(dst, value, n); });
+    return bulk(DevOp::fill, dst, n, [&](std::size_t m) { return dev_.fill(dst, value, m); });
   }
   Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
-    return bulk(DevOp::upload, dst, n, [&] { return dev_.upload(dst, host, n); });
+    return bulk(DevOp::upload, dst, n, [&](std::size_t m) { return dev_.upload(dst, host, m); });
   }
   Status download(std::byte* host, const std::byte* src, std::size_t n) noexcept {
-    return bulk(DevOp::download, nullptr, n, [&] { return dev_.download(host, src, n); });
+    return bulk(DevOp::download, nullptr, n, [&](std::size_t m) { return dev_.download(host, src, m); });
   }
   Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n) noexcept {
     return bulk(DevOp::store_i32, reinterpret_cast<std::byte*>(dst), n * sizeof(std::int32_t),
-                [&] { return dev_.store_i32(dst, values, n); });
+                [&](std::size_t m) { return dev_.store_i32(dst, values, m / sizeof(std::int32_t)); });
   }
   Status synchronize() noexcept {
     return call(plain(DevOp::synchronize), [&] { return dev_.synchronize(); });
@@ -151,7 +153,7 @@ class WrapDev : public ForwardKernels<Dev> {
   }
   Status copy_peer(std::byte* dst, WrapDev& from, const std::byte* src,
                    std::size_t n) noexcept requires PeerCopyDev<Dev> {
-    return bulk(DevOp::copy_peer, dst, n, [&] { return dev_.copy_peer(dst, from.dev_, src, n); });
+    return bulk(DevOp::copy_peer, dst, n, [&](std::size_t m) { return dev_.copy_peer(dst, from.dev_, src, m); });
   }
   template <class Body>
   Status launch(const char* name, Grid grid, const Body& body) noexcept requires LaunchDev<Dev> {
@@ -185,11 +187,17 @@ class WrapDev : public ForwardKernels<Dev> {
 
   template <class F>
   Status bulk(DevOp op, const std::byte* dst, std::size_t bytes, F&& pass_on) noexcept {
-    if (bytes == 0) return pass_on();
-    return call({op, to_string(op), bytes, dst}, [&]() -> Status {
-      if (Status s = pass_on(); !s) return s;
-      return dst == nullptr ? Status{} : policy().wrote(dev_, dst, bytes);
-    });
+    if (bytes == 0) return pass_on(bytes);
+    const DevCall c{op, to_string(op), bytes, dst};
+    if (Status s = policy().before(c); !s) {
+      if (policy().torn()) static_cast<void>(pass_on(bytes / 2).ok());
+      return s;
+    }
+    if (Status s = pass_on(bytes); !s) return s;
+    if (dst != nullptr) {
+      if (Status s = policy().wrote(dev_, dst, bytes); !s) return s;
+    }
+    return policy().after(dev_, c);
   }
 
   Result<Buffer> make(DevOp op, std::size_t n) noexcept {

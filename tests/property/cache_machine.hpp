@@ -1,0 +1,648 @@
+// A Cache and what the rules say of it, side by side: every operation is done to both, and both must agree.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/cache.hpp>
+#include <optional>
+#include <property/reference.hpp>
+#include <property/script.hpp>
+#include <property/stacks.hpp>
+#include <string>
+#include <support/placed_on.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace property {
+
+/// Bugs planted into what the machine calls, for the self test.
+enum class CachePlant {
+  none,
+  conv_not_restored,     ///< a rollback leaves one byte of conv behind
+  refresh_does_nothing,  ///< snapshot_into says ok and keeps the former contents
+  accept_is_clamped,     ///< an accept that is too large is cut instead of refused
+  export_leaks,          ///< an export that fails keeps a buffer
+  mirror_forgotten,      ///< the last stage's pos_d is not moved by advance
+};
+
+inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsigned layout) {
+  constexpr std::size_t n = std::size(memra::all_formats);
+  const memra::Format fk = memra::all_formats[k % n];
+  const memra::Format fv = memra::all_formats[v % n];
+  const memra::Layout l = layout % 2 == 0 ? memra::Layout::blocks : memra::Layout::split;
+  switch (kind % 3) {
+    case 0:
+      return memra_test::attention_model(fk, fv);
+    case 1:
+      return memra_test::recurrent_model();
+    default:
+      return memra_test::hybrid_model(fk, fv, l);
+  }
+}
+
+/// setup: model kind, K format, V format, layout, placement.
+template <class Dev>
+class CacheMachine {
+  using Cache = memra::Cache<Dev>;
+  using Snapshot = memra::CacheSnapshot<Dev>;
+
+ public:
+  CacheMachine(const std::vector<unsigned>& setup, CachePlant plant)
+      : plant_(plant), cfg_(model_of(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), ref_(cfg_) {
+    placements_ = memra_test::placements(cfg_.layers.size());
+    where_ = placements_[at(setup, 4) % placements_.size()];
+    for (const Part& p : ref_.parts()) hybrid_ = hybrid_ || std::holds_alternative<memra::RecurrentSpec>(p.spec);
+    cache_.emplace(memra::check(Cache::create_ppn(devs(where_), where_.fence, cfg_, max_ctx)));
+    guard<Dev>(*cache_);
+    remember_addresses();
+    written_.assign(ref_.parts().size(), false);
+  }
+
+  void apply(const Op& op) {
+    const std::size_t live = d_.live();
+    may_keep_ = 0;
+    fault_ = op.fault;
+    allowed_ = true;
+    const std::size_t calls = d_.calls();
+    switch (op.code) {
+      case 'f':
+        feed(op);
+        break;
+      case 'b':
+        begin(op.a % 14, op.b);
+        break;
+      case 'w':
+        write(op.a);
+        break;
+      case 'a':
+        advance();
+        break;
+      case 's':
+        snapshot(held_[op.a % 4]);
+        break;
+      case 'r':
+        rollback(held_[op.a % 4], op.b, op.c);
+        break;
+      case 'd':
+        held_[op.a % 4] = {};
+        break;
+      case 'm':
+        move_snapshot(op.a % 4, op.b % 4);
+        break;
+      case 'z':
+        reset();
+        break;
+      case 'p':
+        park(op.a);
+        break;
+      case 't':
+        arm_taps(op.a);
+        break;
+      case 'u':
+        take_taps();
+        break;
+      case 'x':
+        publish(held_[op.a % 4], op.b, op.c % 4 == 0);
+        break;
+      case 'v':
+        move_cache();
+        break;
+      case 'g':
+        device_feed(op);
+        break;
+      case 'q':
+        repair();
+        break;
+      default:
+        break;  // 'l': only look
+    }
+    if (!allowed_) expect(d_.calls() == calls, "a refusal asked something of a device");
+    if (failed_) expect(d_.live() <= live + may_keep_, "a failed call kept memory");
+    const bool look_close = op.code == 'l' || failed_ || !guarded<Dev>;
+    failed_ = false;
+    compare(look_close);
+  }
+
+  void finish() {
+    fault_ = 0;
+    repair();
+    take_taps();  // a sink may have no place for what is owed
+    for (std::size_t owed = rows_.size() - pos_; owed != 0; owed = rows_.size() - pos_) {
+      feed({'f', static_cast<unsigned>(std::min<std::size_t>(owed, 6) - 1), 0, 0, 0});
+    }
+    compare(true);
+    d_.expect_guards_whole();
+    for (auto& h : held_) h = {};
+    step_.reset();
+    old_step_.reset();
+    cache_.reset();
+    kept_.clear();
+    d_.expect_guards_whole();
+    expect(d_.live() == 0, "memory was left when everything was gone");
+  }
+
+  std::size_t taints = 0;
+  std::size_t replays = 0;
+  std::size_t refusals = 0;
+  std::size_t stale = 0;
+  std::size_t prefixes = 0;
+  std::size_t faults = 0;
+
+ private:
+  struct Held {
+    std::optional<Snapshot> snap;
+    Tokens tokens;
+    bool whole = false;
+    bool stale = false;
+    bool foreign = false;
+
+    bool valid() const { return whole && !stale && !foreign; }
+  };
+
+  static unsigned at(const std::vector<unsigned>& v, std::size_t i) { return i < v.size() ? v[i] : 0; }
+  std::vector<Dev*> devs(const memra_test::PlacedOn& p) {
+    std::vector<Dev*> out;
+    for (const std::size_t d : p.devices) out.push_back(&d_.dev[d]);
+    return out;
+  }
+
+  /// One call of the library under the operation's fault. `allowed`: the model's verdict without a fault.
+  template <class F>
+  auto call(bool allowed, const char* name, const F& f) {
+    allowed_ = allowed_ && allowed;
+    d_.arm(fault_, where_.devices);
+    auto result = f();
+    const bool fired = d_.disarm();
+    const memra::Status& s = status_of(result);
+    faults += fired ? 1 : 0;
+    refusals += allowed ? 0 : 1;
+    const std::string who = std::string(name) + ": ";
+    expect(s.ok() == (allowed && !fired), who + (s.ok() ? "went well and should not have" : s.message()));
+    const auto k = s.kind();
+    const bool refused = k == memra::ErrorKind::bad_argument || k == memra::ErrorKind::bad_state;
+    expect(s.ok() || refused == !allowed, who + "the wrong kind of failure: " + s.message());
+    failed_ = failed_ || !s.ok();
+    return result;
+  }
+  static const memra::Status& status_of(const memra::Status& s) { return s; }
+  template <class T>
+  static const memra::Status& status_of(const memra::Result<T>& r) {
+    return r.status();
+  }
+
+  bool taps_hold(std::size_t t) const {
+    return !taps_ || (pos_ >= tap_origin_ && t <= tap_cap_ && pos_ - tap_origin_ <= tap_cap_ - t);
+  }
+
+  bool begin(std::size_t n, unsigned branch) {
+    const bool allowed =
+        !tainted_ && n != 0 && n <= max_ctx - pos_ && n <= max_step && !(open_ && hybrid_) && taps_hold(n);
+    if (n > max_step && n <= max_ctx - pos_) return false;  // not the library's affair: the model has no room
+    auto step = call(allowed, "begin_step", [&] { return cache_->begin_step(n); });
+    if (!step) return false;
+    expect(step->pos() == pos_ && step->rows() == n, "begin_step: another position or row count");
+    old_step_ = step_;
+    step_.emplace(*std::move(step));
+    open_ = true;
+    spoiled_ = false;
+    choose_tokens(n, branch);
+    if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
+    return true;
+  }
+
+  /// The tokens of a step of `n` rows: a replay feeds what is owed.
+  void choose_tokens(std::size_t n, unsigned branch) {
+    open_tokens_ = memra_test::part(rows_, pos_, std::min(n, rows_.size() - pos_));
+    for (std::size_t i = open_tokens_.size(); i < n; ++i) {
+      open_tokens_.push_back(static_cast<Token>((branch * 5 + i + pos_) % 7));
+    }
+    written_.assign(written_.size(), false);
+  }
+  /// The open step's tokens are fed for good.
+  void commit_tokens() {
+    const Tokens now = memra_test::join(memra_test::part(rows_, 0, pos_), open_tokens_);
+    pos_ = now.size();
+    if (now.size() > rows_.size()) rows_ = now;
+    ref_.become(rows_);
+  }
+
+  bool write_one(std::size_t p) {
+    const auto& parts = ref_.parts();
+    const bool first = p == 0 || parts[p].layer != parts[p - 1].layer;
+    const bool allowed = open_ && !tainted_ && !written_[p];
+    auto s = call(allowed, "write", [&] { return write_part(*cache_, *step_, parts[p], open_tokens_, first); });
+    if (allowed) written_[p] = true;  // the view was taken, whatever became of the kernel
+    if (!s) spoiled_ = spoiled_ || allowed;
+    return s.ok();
+  }
+  /// A part of the open step, written or not.
+  void write(unsigned a) {
+    if (step_) write_one(a % ref_.parts().size());
+  }
+
+  void advance() {
+    bool all = true;
+    for (const bool w : written_) all = all && w;
+    if (open_ && all && spoiled_) return;  // an engine whose kernel failed does not commit
+    const bool allowed = !tainted_ && open_ && all;
+    auto s = call(allowed, "advance", [&] { return cache_->advance(); });
+    if (!allowed) return;
+    if (!s) return taint();
+    if (plant_ == CachePlant::mirror_forgotten) {
+      const auto old = static_cast<std::int32_t>(pos_);
+      const std::size_t last = cache_->n_stages() - 1;
+      memra::check(cache_->stage_dev(last).store_i32(const_cast<std::int32_t*>(cache_->pos_d(last)), &old, 1));
+    }
+    open_ = false;
+    commit_tokens();
+    if (taps_) tap_rows_ = std::max(tap_rows_, pos_ - tap_origin_);
+  }
+
+  void feed(const Op& op) {
+    if (!begin(1 + op.a % 6, op.b)) return;
+    const unsigned fault = std::exchange(fault_, op.c % 2 == 0 ? fault_ : 0);  // meets a kernel, or advance
+    for (std::size_t p = 0; p < written_.size(); ++p) {
+      if (!write_one(p)) return;
+      if (op.c % 8 == 7 && p == op.b % written_.size()) return;  // gives up half way
+    }
+    fault_ = op.c % 2 == 0 ? 0 : fault;
+    advance();
+  }
+
+  /// Steps whose position only the device knows, then the host's question where they ended.
+  void device_feed(const Op& op) {
+    const unsigned fault = std::exchange(fault_, 0);
+    const unsigned where = op.c / 4 % 3;  // the fault meets a kernel, an advance on the device, or the question
+    bool ran_out = false;
+    bool failed = false;
+    for (unsigned k = 0; k < 1 + op.c % 4 && !ran_out; ++k) {
+      const std::size_t n = 1 + (op.a + k) % 4;
+      auto step = call(!tainted_ && !taps_ && !(open_ && hybrid_), "begin_device_step",
+                       [&] { return cache_->begin_device_step(n); });
+      if (!step) break;
+      step_.emplace(*std::move(step));
+      open_ = true;
+      spoiled_ = false;
+      choose_tokens(n, op.b);
+      const bool last = k == op.c % 4;
+      fault_ = where == 0 && last ? fault : 0;
+      for (std::size_t p = 0; p < written_.size() && !failed; ++p) failed = !write_one(p);
+      if (failed) break;
+      fault_ = where == 1 && last ? fault : 0;
+      auto s = call(true, "advance_d", [&] { return cache_->advance_d(); });
+      if (!s) {
+        failed = true;
+        taint();
+        break;
+      }
+      open_ = false;
+      ran_out = pos_ + n > max_ctx;
+      if (!ran_out) commit_tokens();
+      expect(cache_->pos_bound() >= pos_, "pos_bound is below what is committed");
+    }
+    d_.arm(where == 2 ? fault : 0, where_.devices);
+    auto s = cache_->catch_up();
+    if (d_.disarm()) {
+      expect(!s.ok() && !cache_->tainted(), "catch_up: a failure of the device was lost, or tainted");
+      ++faults;
+      s = cache_->catch_up();
+    }
+    if (!failed) expect(s.ok() == !ran_out, "catch_up: " + s.message());
+    if (ran_out) taint();
+    fault_ = 0;
+  }
+
+  void snapshot(Held& h) {
+    const bool rest = !tainted_ && !open_ && pos_ == rows_.size();
+    if (!h.snap) {
+      auto s = call(rest, "snapshot", [&] { return cache_->snapshot(); });
+      if (!s) return;
+      h.snap.emplace(*std::move(s));
+      h.foreign = false;
+    } else {
+      const bool allowed = rest && !h.foreign;
+      auto s = call(allowed, "snapshot_into", [&] {
+        return plant_ == CachePlant::refresh_does_nothing && allowed ? memra::Status() : cache_->snapshot_into(*h.snap);
+      });
+      if (allowed) h.whole = s.ok();
+      if (!s) return;
+    }
+    h.tokens = rows_;
+    h.whole = true;
+    h.stale = false;
+  }
+
+  void after_cut(std::size_t pos, std::size_t end) {
+    pos_ = pos;
+    rows_.resize(end);
+    ref_.become(rows_);
+    open_ = tainted_ = spoiled_ = false;
+    for (Held& h : held_) {
+      if (!h.snap || h.foreign || h.tokens.size() <= end) continue;
+      stale += h.stale ? 0 : 1;
+      h.stale = true;
+    }
+    if (parked_ && parked_at_.size() > end) parked_ = false;
+    if (!taps_) return;
+    tap_rows_ = std::min(tap_rows_, end - std::min(end, tap_origin_));
+    if (tap_origin_ > pos || tap_origin_ + tap_rows_ < pos) tap_origin_ = pos, tap_rows_ = 0;
+  }
+
+  bool rollback(Held& h, unsigned b, unsigned c) {
+    if (!h.snap) return false;
+    const std::size_t since = rows_.size() - std::min(rows_.size(), h.tokens.size());
+    std::size_t accept = b % (since + 1);
+    if (c % 8 == 6) accept = since + 1 + b % 3;
+    if (c % 8 == 7) accept = static_cast<std::size_t>(-1) - b % 3;
+    const bool allowed = h.valid() && accept <= since;
+    const bool clamp = plant_ == CachePlant::accept_is_clamped && h.valid();
+    auto r =
+        call(allowed, "rollback", [&] { return cache_->rollback(*h.snap, clamp ? std::min(accept, since) : accept); });
+    if (!allowed) return false;
+    if (!r) {
+      taint();
+      return false;
+    }
+    expect(memra_test::part(rows_, 0, h.tokens.size()) == h.tokens, "model: a valid snapshot is no prefix");
+    const std::size_t end = h.tokens.size() + accept;
+    after_cut(hybrid_ ? h.tokens.size() : end, end);
+    expect(r->pos == pos_ && r->replay == rows_.size() - pos_, "rollback: another pos or replay");
+    replays += r->replay != 0 ? 1 : 0;
+    if (plant_ == CachePlant::conv_not_restored) {
+      if (const auto l = cache_->recur(0)) memra_test::spoil(cache_->dev(0), l->conv);
+    }
+    return true;
+  }
+
+  void move_snapshot(std::size_t from, std::size_t to) {
+    if (!held_[from].snap) return;
+    Held taken = std::move(held_[from]);
+    // What was moved from is refused; then it gets its own value back, or the other slot does.
+    expect(!held_[from].snap->valid() && !cache_->rollback(*held_[from].snap, 0).ok() &&
+               !cache_->snapshot_into(*held_[from].snap).ok(),
+           "a moved-from snapshot was taken");
+    held_[from] = {};
+    held_[to] = std::move(taken);
+  }
+
+  void reset() {
+    auto s = call(true, "reset", [&] { return cache_->reset(); });
+    if (!s) return taint();
+    after_cut(0, 0);
+    parked_ = false;
+    tap_origin_ = tap_rows_ = 0;
+  }
+
+  void park(unsigned a) {
+    const bool allowed = !tainted_ && !open_;
+    Dev& dev = cache_->stage_dev(cache_->n_stages() - 1);
+    std::vector<float> row(cfg_.n_vocab);
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(a * 31 + i) + 0.25F;
+    auto place = memra::check(dev.alloc(row.size() * sizeof(float)));
+    memra::check(dev.upload(place.data(), reinterpret_cast<const std::byte*>(row.data()), place.size()));
+    const std::size_t calls = d_.calls();
+    auto s = call(allowed, "park_logits", [&] { return cache_->park_logits(reinterpret_cast<float*>(place.data())); });
+    if (!allowed) {
+      expect(d_.calls() == calls, "park_logits: a refusal asked something of a device");
+      allowed_ = true;  // our own calls are in the count
+      return;
+    }
+    may_keep_ = 1;  // the parking place
+    parked_ = s.ok();
+    parked_at_ = memra_test::part(rows_, 0, pos_);
+    parked_row_ = row;
+  }
+
+  void arm_taps(unsigned a) {
+    const std::size_t last = cfg_.layers.size() - 1;
+    const std::size_t calls = d_.calls();
+    Dev& dev = cache_->dev(last);
+    auto sink = memra::check(memra::DflashTapSink<Dev>::create(dev, {last, 1 % last}, tap_hidden, 4 + a % 40));
+    const std::size_t ours = d_.calls() - calls;
+    const bool allowed = !tainted_ && !open_;
+    auto s = call(allowed, "arm_taps", [&] { return cache_->arm_taps(std::move(sink)); });
+    expect(d_.calls() == calls + ours, "arm_taps asked something of a device");
+    allowed_ = true;
+    if (!s) return;
+    taps_ = true;
+    tap_origin_ = pos_;
+    tap_rows_ = 0;
+    tap_cap_ = 4 + a % 40;
+  }
+
+  void take_taps() {
+    auto sink = cache_->take_taps();
+    expect(sink.has_value() == (taps_ && !tainted_), "take_taps: a sink where none was, or none");
+    if (!sink) return;
+    expect(sink->origin() == tap_origin_ && sink->rows() == tap_rows_, "take_taps: another origin or row count");
+    std::vector<float> got(tap_rows_ * sink->row_floats());
+    memra::check(sink->device().download(reinterpret_cast<std::byte*>(got.data()),
+                                         reinterpret_cast<const std::byte*>(sink->data()), got.size() * sizeof(float)));
+    for (std::size_t r = 0; r < tap_rows_; ++r) {
+      for (std::size_t s = 0; s < sink->n_taps(); ++s) {
+        const std::size_t pos = tap_origin_ + r;
+        const auto want = memra_test::stand_in::row(memra_test::stand_in::kind_tap, sink->layer_ids()[s], 0, tap_hidden,
+                                                    rows_[pos], pos);
+        expect(std::memcmp(want.data(), got.data() + r * sink->row_floats() + s * tap_hidden,
+                           tap_hidden * sizeof(float)) == 0,
+               "take_taps: row " + std::to_string(r) + " is another token's");
+      }
+    }
+    taps_ = false;
+  }
+
+  void publish(Held& h, unsigned to, bool go_on) {
+    if (!h.snap) return;
+    const bool allowed = !tainted_ && h.valid() && !h.tokens.empty();
+    auto p = call(allowed, "export_prefix", [&] {
+      auto made = cache_->export_prefix(*h.snap);
+      if (!made && allowed && plant_ == CachePlant::export_leaks) {
+        for (Dev& d : d_.dev) d.disarm();
+        kept_.push_back(memra::check(d_.dev[0].alloc(8)));
+        d_.arm(1, {1});
+        static_cast<void>(d_.dev[1].synchronize().ok());  // so that a fault has fired
+      }
+      return made;
+    });
+    if (!p) return;
+    ++prefixes;
+    expect(p->pos() == h.tokens.size(), "export_prefix: another position");
+    const bool parked = parked_ && parked_at_ == h.tokens;
+    expect(p->has_logits() == parked, "export_prefix: logits of another position, or none");
+    const auto& there = placements_[to % placements_.size()];
+    const auto devices = devs(there);
+    if (to % 5 == 4) {
+      const std::size_t short_ctx = h.tokens.size() - 1;
+      const auto refused = Cache::from_prefix_ppn(devices, there.fence, cfg_, short_ctx, *p);
+      expect(!refused.ok(), "from_prefix: into fewer rows than the prefix has");
+    }
+    const std::size_t before = d_.live();
+    auto made =
+        call(true, "from_prefix", [&] { return Cache::from_prefix_ppn(devices, there.fence, cfg_, max_ctx, *p); });
+    if (!made) {
+      expect(d_.live() == before, "from_prefix failed and kept memory");
+      return;
+    }
+    guard<Dev>(*made);
+    expect_holds(*made, h.tokens, h.tokens.size(), parked);
+    if (!go_on) return;
+    where_ = there;
+    const Tokens tokens = h.tokens;
+    *cache_ = *std::move(made);
+    for (Held& other : held_) other.foreign = true;
+    step_.reset();  // belongs to the cache that is gone
+    old_step_.reset();
+    rows_ = tokens;
+    pos_ = rows_.size();
+    ref_.become(rows_);
+    open_ = tainted_ = taps_ = spoiled_ = false;
+    parked_ = parked;
+    remember_addresses();
+  }
+
+  void move_cache() {
+    Cache other(std::move(*cache_));
+    const Cache& gone = *cache_;
+    expect(gone.pos() == 0 && gone.len() == 0 && gone.n_layer() == 0 && !gone.kv(0) && !gone.last_logits_dev(),
+           "a moved-from cache still shows something");
+    expect(!cache_->begin_step(1).ok() && !cache_->advance().ok() && !cache_->reset().ok() && !cache_->snapshot().ok(),
+           "a moved-from cache did something");
+    *cache_ = std::move(other);
+  }
+
+  /// What an engine does after trouble: back to a snapshot that is good, or to the start.
+  void repair() {
+    if (!tainted_ && !open_) return;
+    for (Held& h : held_) {
+      if (h.snap && h.valid() && rollback(h, 1, 0)) return;
+    }
+    if (tainted_ || open_) reset();
+  }
+
+  void taint() {
+    tainted_ = true;
+    ++taints;
+  }
+
+  void remember_addresses() {
+    addresses_.clear();
+    for (std::size_t s = 0; s < cache_->n_stages(); ++s) addresses_.push_back(cache_->pos_d(s));
+    for (const Part& p : ref_.parts()) {
+      if (const auto kv = cache_->kv(p.layer, p.nth); kv && p.spec.index() == 0) {
+        addresses_.push_back(kv->k.data);
+        addresses_.push_back(kv->v.data);
+      }
+      if (const auto r = cache_->recur(p.layer, p.nth); r && p.spec.index() == 1) addresses_.push_back(r->ssm);
+    }
+  }
+
+  static Bytes get(Dev& dev, const void* at, std::size_t n) {
+    Bytes b(n);
+    memra::check(dev.download(b.data(), static_cast<const std::byte*>(at), n));
+    return b;
+  }
+
+  /// Byte for byte: attention rows [0, tokens), recurrent state at `pos`, every mirror.
+  void expect_holds(const Cache& c, const Tokens& tokens, std::size_t pos, bool parked) {
+    const bool settled = !c.tainted() && !(&c == &*cache_ && open_);
+    for (std::size_t p = 0; p < ref_.parts().size(); ++p) {
+      const Part& part = ref_.parts()[p];
+      const std::string who = "layer " + std::to_string(part.layer) + ": ";
+      Dev& dev = c.dev(part.layer);
+      if (const auto kv =
+              std::holds_alternative<memra::AttentionSpec>(part.spec) ? c.kv(part.layer, part.nth) : std::nullopt) {
+        expect(kv->len == tokens.size(), who + "another len");
+        for (const auto& [plane, v] : {std::pair{kv->k, false}, std::pair{kv->v, true}}) {
+          const Bytes all = get(dev, plane.data, memra::sub_planes(plane.shape).bytes);
+          for (std::size_t r = 0; r < tokens.size(); ++r) {
+            const auto& want = ref_.row(p, r);
+            expect(Reference::run_bytes(all.data(), plane.shape, r) == (v ? want.second : want.first),
+                   who + (v ? "V" : "K") + " row " + std::to_string(r) + " holds other bytes");
+          }
+        }
+      } else if (settled) {
+        const auto r = *c.recur(part.layer, part.nth);
+        const auto& [conv, ssm] = ref_.state(p, pos);
+        expect(r.conv_elems() == conv.size() && r.ssm_elems() == ssm.size(), who + "another size");
+        const Bytes got_conv = get(dev, r.conv, conv.size() * sizeof(float));
+        const Bytes got_ssm = get(dev, r.ssm, ssm.size() * sizeof(float));
+        expect(conv.empty() || std::memcmp(got_conv.data(), conv.data(), got_conv.size()) == 0, who + "another conv");
+        expect(std::memcmp(got_ssm.data(), ssm.data(), got_ssm.size()) == 0, who + "another ssm");
+      }
+    }
+    for (std::size_t s = 0; s < c.n_stages() && !c.tainted(); ++s) {
+      std::int32_t mirror = -1;
+      std::memcpy(&mirror, get(c.stage_dev(s), c.pos_d(s), sizeof mirror).data(), sizeof mirror);
+      expect(mirror == static_cast<std::int32_t>(pos), "stage " + std::to_string(s) + ": pos_d is not pos");
+    }
+    const auto logits = c.last_logits_dev();
+    expect(logits.has_value() == parked, "logits where none are, or none");
+    if (logits) {
+      const Bytes got = get(c.stage_dev(c.n_stages() - 1), logits->data, logits->n * sizeof(float));
+      expect(logits->pos == pos && std::memcmp(got.data(), parked_row_.data(), got.size()) == 0, "other logits");
+    }
+  }
+
+  /// @param close  compare the bytes too, which makes a late device run its queue
+  void compare(bool close) {
+    expect(cache_->pos() == pos_, "pos is " + std::to_string(cache_->pos()) + ", not " + std::to_string(pos_));
+    expect(cache_->len() == rows_.size(), "len is " + std::to_string(cache_->len()));
+    expect(cache_->tainted() == tainted_, tainted_ ? "not tainted" : "tainted");
+    for (const Held& h : held_) {
+      if (!h.snap || h.foreign) continue;
+      expect(h.snap->valid() == h.valid(), "a snapshot says it is valid and is not, or the reverse");
+      if (h.valid()) expect(h.snap->pos() == h.tokens.size(), "a snapshot names another position");
+    }
+    const auto* sink = cache_->dflash_taps();
+    expect((sink != nullptr) == taps_, "a tap sink where none is, or none");
+    if (sink != nullptr && !tainted_) expect(sink->rows() == tap_rows_, "another number of tap rows");
+    if (!close) return;
+    expect_holds(*cache_, rows_, pos_, parked_ && !tainted_ && parked_at_ == memra_test::part(rows_, 0, pos_));
+    const auto before = addresses_;
+    remember_addresses();
+    expect(before == addresses_, "an address changed");
+  }
+
+  CachePlant plant_;
+  memra::ModelConfig cfg_;
+  Devices<Dev> d_;
+  Reference ref_;
+  std::vector<memra_test::PlacedOn> placements_;
+  memra_test::PlacedOn where_;
+  std::vector<typename Dev::Buffer> kept_;
+  std::optional<Cache> cache_;
+  std::optional<memra::Step<Dev>> step_;
+  std::optional<memra::Step<Dev>> old_step_;
+  std::array<Held, 4> held_;
+  std::vector<const void*> addresses_;
+  bool hybrid_ = false;
+
+  // What the rules say.
+  Tokens rows_;  ///< what attention holds; [0, pos_) is fed for good
+  std::size_t pos_ = 0;
+  bool tainted_ = false;
+  bool open_ = false;
+  bool spoiled_ = false;  ///< a kernel of the open step failed
+  Tokens open_tokens_;
+  std::vector<bool> written_;
+  bool parked_ = false;
+  Tokens parked_at_;
+  std::vector<float> parked_row_;
+  bool taps_ = false;
+  std::size_t tap_origin_ = 0;
+  std::size_t tap_rows_ = 0;
+  std::size_t tap_cap_ = 0;
+
+  // Of the operation in hand.
+  unsigned fault_ = 0;
+  bool allowed_ = true;
+  bool failed_ = false;
+  std::size_t may_keep_ = 0;
+};
+
+}  // namespace property

@@ -1,0 +1,427 @@
+// A DflashKv and what the rules say of it, side by side.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memra/dflash_kv.hpp>
+#include <memra/launch.hpp>
+#include <optional>
+#include <property/reference.hpp>
+#include <property/script.hpp>
+#include <property/stacks.hpp>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace property {
+
+enum class DraftPlant {
+  none,
+  truncate_keeps_one,    ///< one row more than asked for stays
+  tail_rows_not_zeroed,  ///< rows below a restored tail are not zero
+  block_is_committed,    ///< commit counts the rows of a block
+};
+
+/// One float of a draft row; `token` below 0 stands for a row of zeros.
+inline float draft_value(std::size_t layer, std::size_t plane, std::size_t e, int token, std::size_t row) {
+  if (token < 0) return 0.0F;
+  return memra_test::stand_in::value(10 + plane, layer, 0, e, static_cast<std::uint64_t>(token), row);
+}
+
+struct DraftBody {
+  memra::DraftView w;
+  std::size_t layer;
+  int token;  ///< of the first row; the next rows count on
+
+  void operator()(const memra::Item& item) const noexcept {
+    const std::size_t row = static_cast<std::size_t>(*w.len_d) + item.x;
+    if (row >= w.phys_rows) return;
+    const std::size_t width = w.n_kv * w.head_dim;
+    for (std::size_t e = 0; e < width; ++e) {
+      w.k[row * width + e] = draft_value(layer, 0, e, token + static_cast<int>(item.x), row);
+      w.v[row * width + e] = draft_value(layer, 1, e, token + static_cast<int>(item.x), row);
+    }
+  }
+};
+
+/// setup: which layers have a window, cap.
+template <class Dev>
+class DraftMachine {
+  using Kv = memra::DflashKv<Dev>;
+  using Tail = memra::DflashKvTail<Dev>;
+
+ public:
+  DraftMachine(const std::vector<unsigned>& setup, DraftPlant plant) : plant_(plant) {
+    cfg_.n_layer = 2;
+    cfg_.n_kv = 2;
+    cfg_.head_dim = 3;
+    cfg_.block_size = 4;
+    const unsigned windows = setup.empty() ? 0 : setup[0] % 4;
+    cfg_.sliding_window = windows == 3 ? 0 : 5;
+    if (windows == 1) cfg_.layer_sliding = {true, false};
+    if (windows == 2) cfg_.layer_sliding = {false, false};
+    cap_ = 12 + (setup.size() > 1 ? setup[1] % 20 : 0);
+    kv_.emplace(memra::check(Kv::create(d_.dev[0], cfg_, cap_)));
+    guard<Dev>(*kv_);
+  }
+
+  void apply(const Op& op) {
+    const std::size_t live = d_.live();
+    fault_ = op.fault;
+    failed_ = false;
+    for (std::size_t i = 0; i < d_.n; ++i) {
+      if (&d_.dev[i] == &kv_->device()) used_ = {i};
+    }
+    switch (op.code) {
+      case 'b':
+        begin_rows(op.a % 9, op.b, op.c);
+        break;
+      case 'c':
+        commit();
+        break;
+      case 'k':
+        begin_block(op.a % 7, op.b);
+        break;
+      case 't':
+        truncate(op.c % 8 == 7 ? len() + 1 + op.a : op.a % (len() + 1));
+        break;
+      case 'e':
+        export_tail(tails_[op.b % 2], op.c % 8 == 7 ? len() + 1 + op.a : op.a % (len() + 1));
+        break;
+      case 'i':
+        from_tail(tails_[op.a % 2], op.b, op.c);
+        break;
+      case 'g':
+        lie(tails_[op.a % 2], op.b);
+        break;
+      case 'n':
+        cold(op.a);
+        break;
+      case 'v':
+        move();
+        break;
+      default:
+        break;
+    }
+    if (failed_) expect(d_.live() <= live, "a failed call kept memory");
+    compare(op.code == 'l' || failed_ || !guarded<Dev>);
+  }
+
+  void finish() {
+    fault_ = 0;
+    if (tainted_) truncate(len());
+    compare(true);
+    d_.expect_guards_whole();
+    for (auto& t : tails_) t = {};
+    kv_.reset();
+    d_.expect_guards_whole();
+    expect(d_.live() == 0, "memory was left when everything was gone");
+  }
+
+  std::size_t refusals = 0;
+  std::size_t taints = 0;
+  std::size_t tails = 0;
+  std::size_t faults = 0;
+
+ private:
+  struct Held {
+    std::optional<Tail> tail;
+    std::vector<int> rows;  ///< [tail.len] tokens, those below base unknown to the tail
+    std::size_t floor = 0;
+  };
+
+  std::size_t len() const { return rows_.size(); }
+
+  /// @return whether the call went well; checks it against the model's verdict
+  template <class F>
+  bool call(bool allowed, const char* name, const F& f) {
+    const std::size_t calls = calls_();
+    d_.arm(fault_, used_);
+    const bool ok = f();
+    const bool fired = d_.disarm();
+    expect(allowed || calls_() == calls, std::string(name) + ": a refusal asked something of a device");
+    expect(ok == (allowed && !fired), std::string(name) + (ok ? ": went well and should not have" : ": failed"));
+    refusals += allowed ? 0 : 1;
+    faults += fired ? 1 : 0;
+    failed_ = failed_ || !ok;
+    return ok;
+  }
+  std::size_t calls_() const { return d_.calls(); }
+
+  /// Fills the rows of a view; false if a launch failed.
+  bool write(const typename Kv::Rows& rows, int token) {
+    expect(rows.first() == len(), "rows start elsewhere");
+    d_.arm(fault_, used_);
+    bool ok = true;
+    for (std::size_t l = 0; l < cfg_.n_layer; ++l) {
+      ok = ok && memra::launch(kv_->device(), "draft", {rows.rows()}, DraftBody{rows.view(l), l, token}).ok();
+    }
+    const bool fired = d_.disarm();
+    expect(ok == !fired, "a launch failed without a fault");
+    last_.emplace(rows);
+    return ok;
+  }
+  void last_is_over() {
+    if (last_) expect(last_->view(0).k == nullptr && last_->view(0).len_d == nullptr, "rows that are over give a view");
+    last_.reset();
+  }
+
+  void begin_rows(std::size_t n, unsigned branch, unsigned part) {
+    const bool allowed = !tainted_ && n != 0 && n <= cap_ - len();
+    std::optional<typename Kv::Rows> rows;
+    call(allowed, "begin_rows", [&] {
+      auto r = kv_->begin_rows(n);
+      if (r) rows.emplace(*r);
+      return r.ok();
+    });
+    if (!rows) return;
+    last_is_over();
+    open_ = n;
+    token_ = static_cast<int>(branch % 50);
+    const unsigned fault = std::exchange(fault_, part % 8 < 4 ? fault_ : 0);  // meets a kernel, or commit
+    open_whole_ = write(*rows, token_);
+    fault_ = part % 8 < 4 ? 0 : fault;
+    if (part % 4 != 0 && open_whole_) commit();
+  }
+
+  void commit() {
+    if (open_ != 0 && !open_whole_) return;  // an engine whose kernel failed does not commit
+    const bool allowed = !tainted_ && open_ != 0;
+    const std::size_t more = open_;
+    const bool ok = call(allowed, "commit", [&] {
+      if (plant_ == DraftPlant::block_is_committed && !allowed && !tainted_ && last_) {
+        auto rows = kv_->begin_rows(1);
+        return rows.ok() && kv_->commit().ok();
+      }
+      return kv_->commit().ok();
+    });
+    if (!allowed) return;
+    last_is_over();
+    if (!ok) return taint();
+    for (std::size_t i = 0; i < more; ++i) rows_.push_back(token_ + static_cast<int>(i));
+    open_ = 0;
+  }
+
+  void begin_block(std::size_t n, unsigned branch) {
+    const bool allowed = !tainted_ && n != 0 && n <= cfg_.block_size;
+    std::optional<typename Kv::Rows> rows;
+    call(allowed, "begin_block", [&] {
+      auto r = kv_->begin_block(n);
+      if (r) rows.emplace(*r);
+      return r.ok();
+    });
+    if (!rows) return;
+    last_is_over();
+    open_ = 0;
+    write(*rows, 100 + static_cast<int>(branch % 50));
+  }
+
+  /// Whether the query at `n` may see a row that is not there.
+  bool looks_at_nothing(std::size_t n) const {
+    for (std::size_t l = 0; l < cfg_.n_layer; ++l) {
+      for (std::size_t key = floor_; key < n && key < resident_; ++key) {
+        if (cfg_.window(l) == 0 || key + cfg_.window(l) > n) return true;
+      }
+    }
+    return false;
+  }
+
+  void truncate(std::size_t n) {
+    const bool allowed = n <= len() && n >= floor_ && !looks_at_nothing(n);
+    const std::size_t off = plant_ == DraftPlant::truncate_keeps_one && n < len() ? 1 : 0;
+    const bool ok = call(allowed, "truncate", [&] { return kv_->truncate(allowed ? n + off : n).ok(); });
+    if (!allowed) return;
+    last_is_over();
+    open_ = 0;
+    if (!ok) return taint();
+    tainted_ = false;
+    rows_.resize(n);
+    resident_ = std::min(resident_, n);
+  }
+
+  void export_tail(Held& h, std::size_t upto) {
+    const std::size_t floor = std::min(floor_, upto);
+    const std::size_t rows = std::min(cfg_.sliding_window + cfg_.block_size, upto - floor);
+    const bool allowed = !tainted_ && upto != 0 && upto <= len() && rows != 0 && upto - rows >= resident_;
+    h = {};
+    const bool ok = call(allowed, "export_tail", [&] {
+      h.tail = kv_->export_tail(upto);
+      return h.tail.has_value();
+    });
+    if (!ok) return;
+    ++tails;
+    expect(h.tail->len == upto && h.tail->rows == rows && h.tail->base == upto - rows && h.tail->floor == floor,
+           "export_tail: other bounds");
+    h.rows.assign(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(upto));
+    h.floor = floor;
+  }
+
+  void from_tail(Held& h, unsigned where, unsigned how) {
+    if (!h.tail) return;
+    const std::size_t cap = how % 8 == 7 ? h.tail->len - 1 : std::max<std::size_t>(h.tail->len, 12) + how % 5;
+    std::optional<Kv> made;
+    memra::Status why;
+    Dev& dev = d_.dev[where % 3];
+    if (where % 2 == 0) used_ = {where % 3};
+    const bool ok = call(cap >= h.tail->len, "from_tail", [&] {
+      made = Kv::from_tail(dev, cfg_, cap, *h.tail, &why);
+      expect(made.has_value() == why.ok(), "from_tail: the reason does not fit the result");
+      return made.has_value();
+    });
+    if (!ok) return;
+    guard<Dev>(*made);
+    std::vector<int> rows = h.rows;
+    for (std::size_t r = 0; r < h.tail->base; ++r) rows[r] = -1;
+    if (plant_ == DraftPlant::tail_rows_not_zeroed && h.tail->base != 0) {
+      auto* row = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(made->v(1)));
+      memra::check(dev.fill(row, std::byte{0x11}, 4));
+    }
+    bool windowed = true;
+    for (std::size_t l = 0; l < cfg_.n_layer; ++l) windowed = windowed && cfg_.window(l) != 0;
+    const std::size_t floor = windowed ? h.floor : std::max(h.floor, h.tail->base);
+    expect_holds(*made, rows);
+    expect(made->floor() == floor && made->resident() == h.tail->base, "from_tail: another floor or first row");
+    if (how % 3 != 0) return;
+    kv_ = std::move(made);
+    last_.reset();
+    rows_ = rows;
+    cap_ = cap;
+    floor_ = floor;
+    resident_ = h.tail->base;
+    open_ = 0;
+    tainted_ = false;
+  }
+
+  /// A tail that contradicts itself or the drafter is refused whatever it says.
+  void lie(Held& h, unsigned about) {
+    if (!h.tail) return;
+    Tail& t = *h.tail;
+    memra::DflashCfg cfg = cfg_;
+    const auto [base, rows, end, row_bytes, floor] = std::tuple(t.base, t.rows, t.len, t.row_bytes, t.floor);
+    std::size_t cap = 40;
+    const auto huge = static_cast<std::size_t>(-1);
+    switch (about % 9) {
+      case 0:
+        t.base += 1;
+        break;
+      case 1:
+        t.rows = huge;
+        break;
+      case 2:
+        t.len += 1;
+        break;
+      case 3:
+        t.row_bytes += 4;
+        break;
+      case 4:
+        t.floor = t.base + 1;
+        break;
+      case 5:
+        cfg.n_layer = 1, cfg.layer_sliding.clear();
+        break;
+      case 6:
+        cfg.head_dim = 4;
+        break;
+      case 7:
+        cap = t.len - 1;
+        break;
+      default:
+        cfg.sliding_window += t.rows, t.floor = 0;
+        break;
+    }
+    const bool fits = about % 9 == 8 && t.base == 0;  // a short tail that begins at row 0 covers any window
+    if (!fits) {
+      call(false, "from_tail of a lie", [&] { return Kv::from_tail(d_.dev[0], cfg, cap, t).has_value(); });
+    }
+    t.base = base, t.rows = rows, t.len = end, t.row_bytes = row_bytes, t.floor = floor;
+  }
+
+  void cold(unsigned a) {
+    const std::size_t pos = a % (cap_ + 2);
+    std::optional<Kv> made;
+    used_ = {a % 3};
+    const bool ok = call(pos <= cap_, "create_cold_at", [&] {
+      auto r = Kv::create_cold_at(d_.dev[a % 3], cfg_, cap_, pos);
+      if (r) made.emplace(*std::move(r));
+      return r.ok();
+    });
+    if (!ok) return;
+    guard<Dev>(*made);
+    kv_ = std::move(made);
+    last_.reset();
+    rows_.assign(pos, -1);
+    floor_ = resident_ = pos;
+    open_ = 0;
+    tainted_ = false;
+  }
+
+  void move() {
+    Kv other(std::move(*kv_));
+    expect(kv_->len() == 0 && kv_->n_layer() == 0 && !kv_->begin_rows(1).ok() && !kv_->commit().ok() &&
+               !kv_->truncate(0).ok() && !kv_->export_tail(1).has_value(),
+           "a moved-from draft cache did something");
+    *kv_ = std::move(other);
+  }
+
+  void taint() {
+    tainted_ = true;
+    ++taints;
+  }
+
+  void expect_holds(const Kv& kv, const std::vector<int>& rows) {
+    const std::size_t width = cfg_.n_kv * cfg_.head_dim;
+    for (std::size_t l = 0; l < cfg_.n_layer; ++l) {
+      for (std::size_t plane = 0; plane < 2; ++plane) {
+        const float* at = plane == 0 ? kv.k(l) : kv.v(l);
+        std::vector<float> got(rows.size() * width);
+        memra::check(kv.device().download(reinterpret_cast<std::byte*>(got.data()),
+                                          reinterpret_cast<const std::byte*>(at), got.size() * sizeof(float)));
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const float want = draft_value(l, plane, i % width, rows[i / width], i / width);
+          expect(std::memcmp(&want, &got[i], sizeof want) == 0, "layer " + std::to_string(l) +
+                                                                    (plane == 0 ? " K" : " V") + " row " +
+                                                                    std::to_string(i / width) + " holds other bytes");
+        }
+      }
+    }
+  }
+
+  void compare(bool close) {
+    expect(kv_->len() == len(), "len is " + std::to_string(kv_->len()) + ", not " + std::to_string(len()));
+    expect(kv_->cap() == cap_ && kv_->floor() == floor_ && kv_->resident() == resident_, "cap, floor or resident");
+    expect(kv_->tainted() == tainted_, tainted_ ? "not tainted" : "tainted");
+    if (!close) return;
+    expect_holds(*kv_, rows_);
+    if (tainted_) return;
+    const auto* len_d = reinterpret_cast<const std::byte*>(kv_->k(0)) - kv_->plan().k_offset(0);
+    std::int32_t mirror = -1;
+    memra::check(kv_->device().download(reinterpret_cast<std::byte*>(&mirror), len_d, sizeof mirror));
+    expect(mirror == static_cast<std::int32_t>(len()), "len_d is not len");
+  }
+
+  DraftPlant plant_;
+  memra::DflashCfg cfg_;
+  Devices<Dev> d_;
+  std::array<Held, 2> tails_;
+  std::optional<Kv> kv_;
+  std::optional<typename Kv::Rows> last_;
+
+  // What the rules say. A row is its token; -1 is a row of zeros.
+  std::vector<int> rows_;
+  std::size_t cap_ = 0;
+  std::size_t floor_ = 0;
+  std::size_t resident_ = 0;
+  std::size_t open_ = 0;
+  bool open_whole_ = false;
+  int token_ = 0;
+  bool tainted_ = false;
+
+  unsigned fault_ = 0;
+  std::vector<std::size_t> used_ = {0};  ///< the device of the operation in hand
+  bool failed_ = false;
+};
+
+}  // namespace property

@@ -1,0 +1,205 @@
+// Random histories of Cache and DflashKv against models of the rules.
+//
+//   memra_property cache|draft [--ops N] [--seed S]   random scripts; a failure is shrunk and printed as one line
+//   memra_property replay "LINE"                      runs such a line again
+//   memra_property self-test                          planted bugs are found, shrunk, and found again from their line
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <property/cache_machine.hpp>
+#include <property/draft_machine.hpp>
+#include <property/script.hpp>
+#include <string>
+#include <support/planes.hpp>
+#include <vector>
+
+namespace {
+
+using property::CachePlant;
+using property::DraftPlant;
+using property::Failure;
+using property::Op;
+using property::Script;
+
+struct Did {
+  std::size_t ops = 0;
+  std::size_t taints = 0;
+  std::size_t faults = 0;
+  std::size_t refusals = 0;
+  std::size_t replays = 0;
+  std::size_t stale = 0;
+  std::size_t published = 0;
+};
+
+template <class Machine, class Plant>
+std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
+  std::size_t at = 0;
+  try {
+    Machine m(s.setup, plant);
+    for (; at < s.ops.size(); ++at) m.apply(s.ops[at]);
+    m.finish();
+    if (did != nullptr) {
+      did->ops += s.ops.size();
+      did->taints += m.taints;
+      did->faults += m.faults;
+      did->refusals += m.refusals;
+      if constexpr (requires { m.replays; }) {
+        did->replays += m.replays;
+        did->stale += m.stale;
+        did->published += m.prefixes;
+      } else {
+        did->published += m.tails;
+      }
+    }
+    return std::nullopt;
+  } catch (const property::Broken& b) {
+    return Failure{at, b.what};
+  } catch (const std::exception& e) {  // a call that may not fail here did
+    return Failure{at, e.what()};
+  }
+}
+
+/// The last number of a setup says which devices.
+std::optional<Failure> run(const Script& s, CachePlant cache = {}, DraftPlant draft = {}, Did* did = nullptr) {
+  const bool late = !s.setup.empty() && s.setup.back() % 2 == 1;
+  if (s.machine == "draft") {
+    return late ? run_on<property::DraftMachine<property::Late>>(s, draft, did)
+                : run_on<property::DraftMachine<property::Plain>>(s, draft, did);
+  }
+  return late ? run_on<property::CacheMachine<property::Late>>(s, cache, did)
+              : run_on<property::CacheMachine<property::Plain>>(s, cache, did);
+}
+
+/// One script of `n` operations. The letters' frequencies are those of their string.
+Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
+  memra_test::Rng rng(seed);
+  const bool cache = machine == "cache";
+  const std::string letters =
+      cache ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql" : "bbbbbbbbbccckkktttttteeeeiiiggnvl";
+  Script s;
+  s.machine = machine;
+  for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);
+  for (std::size_t i = 0; i < n; ++i) {
+    Op op;
+    op.code = letters[rng.next() % letters.size()];
+    op.a = rng.next() % 64;
+    op.b = rng.next() % 64;
+    op.c = rng.next() % 64;
+    op.fault = rng.next() % 4 == 0 ? 1 + rng.next() % 215 : 0;
+    s.ops.push_back(op);
+  }
+  return s;
+}
+
+int report(const Script& s, const Failure& f) {
+  const Script small = property::shrink(s, [](const Script& t) { return run(t); });
+  const auto again = run(small);
+  std::printf("FAILED at operation %zu of %zu: %s\nshrunk to %zu: %s\nreplay: memra_property replay \"%s\"\n", f.op,
+              s.ops.size(), f.what.c_str(), small.ops.size(), again ? again->what.c_str() : "?",
+              property::to_line(small).c_str());
+  return 1;
+}
+
+int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
+  constexpr std::size_t length = 100;
+  Did did;
+  for (std::uint64_t i = 0; did.ops < ops; ++i) {
+    const Script s = make(machine, seed + i, length);
+    if (const auto f = run(s, {}, {}, &did)) return report(s, *f);
+  }
+  std::printf(
+      "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
+      "%zu published\n",
+      machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published);
+  // Every kind of thing happened, or this run says nothing.
+  const bool enough = did.refusals > ops / 100 && did.faults > ops / 50 && did.taints > ops / 200 &&
+                      did.published > ops / 500 &&
+                      (machine == "draft" || (did.replays > ops / 200 && did.stale > ops / 500));
+  if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
+  return enough ? 0 : 1;
+}
+
+/// A planted bug: found within `most` scripts, shrunk to at most `longest` operations, found again from its line, and
+/// only there because it was planted.
+bool finds(const char* what, const std::string& machine, CachePlant cache, DraftPlant draft, std::size_t longest) {
+  constexpr std::uint64_t most = 400;
+  const auto planted = [&](const Script& s) { return run(s, cache, draft); };
+  for (std::uint64_t seed = 1; seed <= most; ++seed) {
+    const Script s = make(machine, seed, 100);
+    if (!planted(s)) continue;
+    const Script small = property::shrink(s, planted);
+    const std::string line = property::to_line(small);
+    std::printf("%s: script %u, shrunk to %zu operations: %s\n", what, static_cast<unsigned>(seed), small.ops.size(),
+                line.c_str());
+    const auto read = property::parse_line(line);
+    const bool good = read && *read == small && planted(*read) && !run(*read) && small.ops.size() <= longest;
+    if (!good) std::printf("FAILED: not replayed from its line, not due to the bug, or longer than %zu\n", longest);
+    return good;
+  }
+  std::printf("FAILED: NOT NOTICED: %s\n", what);
+  return false;
+}
+
+int self_test() {
+  bool good = true;
+  const auto cache = [&](const char* what, CachePlant p, std::size_t longest) {
+    good = finds(what, "cache", p, {}, longest) && good;
+  };
+  const auto draft = [&](const char* what, DraftPlant p, std::size_t longest) {
+    good = finds(what, "draft", {}, p, longest) && good;
+  };
+  cache("a rollback leaves a byte of conv behind", CachePlant::conv_not_restored, 3);
+  cache("snapshot_into does nothing", CachePlant::refresh_does_nothing, 4);
+  cache("an accept that is too large is cut", CachePlant::accept_is_clamped, 3);
+  cache("a failed export leaks", CachePlant::export_leaks, 4);
+  cache("advance forgets a stage's position", CachePlant::mirror_forgotten, 2);
+  draft("truncate keeps one row", DraftPlant::truncate_keeps_one, 3);
+  draft("rows below a tail are not zero", DraftPlant::tail_rows_not_zeroed, 5);
+  draft("commit counts a block", DraftPlant::block_is_committed, 3);
+  for (const char* junk :
+       {"", "cache", "cache:1.x", "cache:1 f1.2", "cache:1 f1.2.3!", "cache:1 f1.2.3!x", "cache:1 7"}) {
+    if (!property::parse_line(junk)) continue;
+    std::printf("FAILED: taken for a script: %s\n", junk);
+    good = false;
+  }
+  return good ? 0 : 1;
+}
+
+int usage() {
+  std::fprintf(stderr, "usage: memra_property cache|draft [--ops N] [--seed S] | replay LINE | self-test\n");
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty()) return usage();
+  if (args[0] == "self-test" && args.size() == 1) return self_test();
+  if (args[0] == "replay" && args.size() == 2) {
+    const auto s = property::parse_line(args[1]);
+    if (!s || (s->machine != "cache" && s->machine != "draft")) {
+      std::fprintf(stderr, "not a script: %s\n", args[1].c_str());
+      return 2;
+    }
+    const auto f = run(*s);
+    if (f) std::printf("FAILED at operation %zu: %s\n", f->op, f->what.c_str());
+    return f ? 1 : 0;
+  }
+  if (args[0] != "cache" && args[0] != "draft") return usage();
+  std::size_t ops = 100000;
+  std::uint64_t seed = 1;
+  for (std::size_t i = 1; i + 1 < args.size(); i += 2) {
+    const std::uint64_t n = std::strtoull(args[i + 1].c_str(), nullptr, 10);
+    if (args[i] == "--ops") {
+      ops = static_cast<std::size_t>(n);
+    } else if (args[i] == "--seed") {
+      seed = n;
+    } else {
+      return usage();
+    }
+  }
+  return histories(args[0], ops, seed);
+}

@@ -1,0 +1,203 @@
+// The stand-in model as kernels (so that a late device runs them late), and what it leaves behind: the oracle.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memra/cache.hpp>
+#include <memra/codec.hpp>
+#include <memra/launch.hpp>
+#include <memra/layout.hpp>
+#include <memra/model_config.hpp>
+#include <memra/taps.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace property {
+
+using memra_test::Token;
+using memra_test::Tokens;
+using Bytes = std::vector<std::byte>;
+
+inline constexpr std::size_t max_ctx = 40;
+inline constexpr std::size_t max_step = 12;  // rows of one step
+inline constexpr std::size_t tap_hidden = 4;
+
+struct StepTokens {
+  std::array<Token, max_step> token{};
+  std::size_t n = 0;
+
+  explicit StepTokens(const Tokens& t) : n(t.size()) {
+    for (std::size_t i = 0; i < n; ++i) token[i] = t[i];
+  }
+};
+
+/// Writes the rows of a step where the device's position says.
+struct AppendBody {
+  memra::KvWriteView w;
+  std::size_t layer;
+  std::size_t nth;
+  StepTokens t;
+
+  void operator()(const memra::Item& item) const noexcept {
+    const std::size_t pos = static_cast<std::size_t>(*w.at.pos_d) + item.x;
+    if (pos >= w.at.capacity) return;
+    for (const auto& [kind, plane] :
+         {std::pair{memra_test::stand_in::kind_k, &w.k}, std::pair{memra_test::stand_in::kind_v, &w.v}}) {
+      const auto x = memra_test::stand_in::row(kind, layer, nth, plane->shape.width, t.token[item.x], pos);
+      memra::encode_row(*plane, pos - plane->base, x.data());
+    }
+  }
+};
+
+/// Moves conv and ssm on in place.
+struct RecurBody {
+  memra::RecurView w;
+  memra::RecurrentSpec spec;
+  std::size_t layer;
+  std::size_t nth;
+  StepTokens t;
+
+  void operator()(const memra::Item&) const noexcept {
+    for (std::size_t i = 0; i < t.n; ++i) {
+      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], w.conv, w.ssm);
+    }
+  }
+};
+
+struct TapBody {
+  memra::TapView w;
+  std::size_t layer;
+  std::size_t pos;
+  StepTokens t;
+
+  void operator()(const memra::Item& item) const noexcept {
+    const auto x =
+        memra_test::stand_in::row(memra_test::stand_in::kind_tap, layer, 0, w.hidden, t.token[item.x], pos + item.x);
+    std::memcpy(w.data + item.x * w.row_stride, x.data(), x.size() * sizeof(float));
+  }
+};
+
+/// One state of one layer.
+struct Part {
+  std::size_t layer = 0;
+  std::size_t nth = 0;  ///< among the layer's states of its kind
+  memra::StateSpec spec;
+};
+inline std::vector<Part> parts_of(const memra::ModelConfig& cfg) {
+  std::vector<Part> parts;
+  for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
+    std::size_t seen[2] = {0, 0};
+    for (const memra::StateSpec& s : cfg.layers[il].states) parts.push_back({il, seen[s.index()]++, s});
+  }
+  return parts;
+}
+
+/// What a cache must hold after a list of tokens, computed without a cache.
+class Reference {
+ public:
+  explicit Reference(const memra::ModelConfig& cfg) : parts_(parts_of(cfg)) { states_.push_back(fresh()); }
+
+  const std::vector<Part>& parts() const { return parts_; }
+  const Tokens& tokens() const { return tokens_; }
+
+  /// From now on the stream is `t`; what it shares with the former one is not computed again.
+  void become(const Tokens& t) {
+    std::size_t same = 0;
+    while (same < t.size() && same < tokens_.size() && t[same] == tokens_[same]) ++same;
+    tokens_.resize(same);
+    states_.resize(same + 1);
+    for (std::size_t i = same; i < t.size(); ++i) {
+      auto next = states_.back();
+      for (std::size_t p = 0; p < parts_.size(); ++p) {
+        if (const auto* r = std::get_if<memra::RecurrentSpec>(&parts_[p].spec)) {
+          memra_test::stand_in::move_on(*r, parts_[p].layer, parts_[p].nth, t[i], next[p].first.data(),
+                                        next[p].second.data());
+        }
+      }
+      states_.push_back(std::move(next));
+      tokens_.push_back(t[i]);
+    }
+  }
+
+  /// The K and V bytes of row `r` of part `p`, runs one after the other.
+  const std::pair<Bytes, Bytes>& row(std::size_t p, std::size_t r) {
+    const auto key = std::pair{p * max_ctx + r, tokens_[r]};
+    const auto hit = rows_.find(key);
+    if (hit != rows_.end()) return hit->second;
+    const auto& a = std::get<memra::AttentionSpec>(parts_[p].spec);
+    const auto encode = [&](auto kind, memra::PlaneShape shape) {
+      shape.rows = 1;
+      const Token t = tokens_[r];
+      const Bytes all = memra_test::stand_in::encode_rows(kind, parts_[p].layer, parts_[p].nth, shape, {&t, 1}, r);
+      return run_bytes(all.data(), shape, 0);
+    };
+    return rows_
+        .emplace(
+            key,
+            std::pair{encode(memra_test::stand_in::kind_k, {a.k_format, a.k_layout, 0, a.n_kv_heads * a.head_dim_k}),
+                      encode(memra_test::stand_in::kind_v, {a.v_format, a.v_layout, 0, a.n_kv_heads * a.head_dim_v})})
+        .first->second;
+  }
+
+  /// conv and ssm of part `p` after `pos` tokens.
+  const std::pair<std::vector<float>, std::vector<float>>& state(std::size_t p, std::size_t pos) const {
+    return states_[pos][p];
+  }
+
+  /// Row `r` of a plane in host memory.
+  static Bytes run_bytes(const std::byte* plane, const memra::PlaneShape& shape, std::size_t r) {
+    const memra::Segments runs = memra::segments(shape, r, 1);
+    Bytes out;
+    for (std::size_t i = 0; i < runs.count; ++i) {
+      out.insert(out.end(), plane + runs.run[i].offset, plane + runs.run[i].offset + runs.run[i].bytes);
+    }
+    return out;
+  }
+
+ private:
+  using State = std::vector<std::pair<std::vector<float>, std::vector<float>>>;
+
+  State fresh() const {
+    State s(parts_.size());
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      if (const auto* r = std::get_if<memra::RecurrentSpec>(&parts_[p].spec)) {
+        s[p].first.assign((2 * r->d_k * r->n_k_heads + r->d_v * r->n_v_heads) * (r->d_conv - 1), 0.0F);
+        s[p].second.assign(r->n_v_heads * r->d_v * r->d_k, 0.0F);
+      }
+    }
+    return s;
+  }
+
+  std::vector<Part> parts_;
+  Tokens tokens_;
+  std::vector<State> states_;  // [tokens + 1]
+  std::map<std::pair<std::size_t, Token>, std::pair<Bytes, Bytes>> rows_;
+};
+
+/// Writes one part of an open step. `tap`: also where the step's tap of that layer is.
+template <class Dev>
+memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const Part& part, const Tokens& tokens,
+                         bool tap) {
+  Dev& dev = cache.dev(part.layer);
+  const StepTokens t(tokens);
+  if (const auto* r = std::get_if<memra::RecurrentSpec>(&part.spec)) {
+    auto w = step.recur(part.layer, part.nth);
+    if (!w) return w.status();
+    if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
+  } else {
+    auto w = step.kv_write(part.layer, part.nth);
+    if (!w) return w.status();
+    if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
+  }
+  if (!tap) return {};
+  const auto view = step.tap(part.layer);
+  if (!view) return {};
+  return memra::launch(cache.dflash_taps()->device(), "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
+}
+
+}  // namespace property

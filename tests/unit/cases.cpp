@@ -1,0 +1,410 @@
+// Cases that other engines failed on and that no other file has. See docs/cases.md for all of them.
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memra/cache.hpp>
+#include <memra/codec.hpp>
+#include <memra/counting_dev.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/ordered_dev.hpp>
+#include <memra/plan.hpp>
+#include <memra/poison_dev.hpp>
+#include <optional>
+#include <string>
+#include <support/catch.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace {
+
+using memra_test::feed;
+using memra_test::feed_by;
+using memra_test::hybrid_model;
+using memra_test::image;
+using memra_test::join;
+using memra_test::part;
+using memra_test::straight;
+using memra_test::stream;
+using memra_test::Tokens;
+/// Late, with undefined memory full of NaN: an order that is only lucky does not hold here.
+using Dev = memra::CountingDev<memra::OrderedDev<memra::PoisonDev<memra::HostDev>>>;
+using Cache = memra::Cache<Dev>;
+using Snapshot = memra::CacheSnapshot<Dev>;
+using Draft = memra::DflashKv<Dev>;
+
+Cache made(Dev& dev, const memra::ModelConfig& cfg, std::size_t max_ctx) {
+  return memra::check(Cache::create(dev, cfg, max_ctx));
+}
+
+TEST_CASE("B10 a snapshot of another cache or of none is refused aloud, never a silent no-op", "[cases]") {
+  Dev dev;
+  Cache c = made(dev, hybrid_model(), 20);
+  Cache same = made(dev, hybrid_model(), 20);
+  Cache other = made(dev, memra_test::recurrent_model(), 20);
+  const Tokens t = stream(6);
+  for (Cache* x : {&c, &same, &other}) REQUIRE(feed_by(*x, t, 3).ok());
+  const Snapshot of_same = memra::check(same.snapshot());
+  const Snapshot of_other = memra::check(other.snapshot());
+  Snapshot gone = memra::check(c.snapshot());
+  const Snapshot kept = std::move(gone);
+  for (const Snapshot* s : {&of_same, &of_other, static_cast<const Snapshot*>(&gone)}) {
+    REQUIRE(c.rollback(*s, 0).status().kind() == memra::ErrorKind::bad_argument);
+    REQUIRE(image(c) == straight(hybrid_model(), t));
+  }
+  REQUIRE(c.rollback(kept, 0).ok());
+}
+
+TEST_CASE("B25 a snapshot never meets a layout it was not taken from", "[cases]") {
+  Dev dev;
+  auto plain = hybrid_model();
+  auto doubled = plain;
+  for (auto& layer : doubled.layers) {
+    for (auto& s : layer.states) {
+      if (auto* r = std::get_if<memra::RecurrentSpec>(&s)) r->second_buffer = true;
+    }
+  }
+  const Tokens t = stream(7);
+  for (const auto& [from, to] : {std::pair{plain, doubled}, std::pair{doubled, plain}}) {
+    Cache a = made(dev, from, 20);
+    Cache b = made(dev, to, 20);
+    REQUIRE(feed(a, t).ok());
+    REQUIRE(feed(b, t).ok());
+    const Snapshot s = memra::check(a.snapshot());
+    REQUIRE_FALSE(b.rollback(s, 0).ok());  // the state of one does not go into the other by a snapshot ...
+    REQUIRE(image(b) == straight(to, t));
+    const auto prefix = memra::check(a.export_prefix(s));  // ... but by a prefix, which knows what it holds
+    REQUIRE(image(memra::check(Cache::from_prefix(dev, to, 20, prefix))) == straight(to, t));
+  }
+}
+
+TEST_CASE("B42 after a rollback every view ends at len", "[cases]") {
+  Dev dev;
+  const auto cfg = memra_test::attention_model();
+  Cache c = made(dev, cfg, 60);
+  const Tokens t = stream(50);
+  REQUIRE(feed_by(c, part(t, 0, 10), 10).ok());
+  const Snapshot s = memra::check(c.snapshot());
+  REQUIRE(feed_by(c, part(t, 10, 40), 12).ok());
+  REQUIRE(c.rollback(s, 0).ok());
+  for (std::size_t il = 0; il < c.n_layer(); ++il) REQUIRE(c.kv(il)->len == 10);
+  auto step = memra::check(c.begin_step(2));
+  for (std::size_t il = 0; il < c.n_layer(); ++il) {
+    const auto w = memra::check(step.kv_write(il));
+    const auto r = memra::check(step.kv_read(il));
+    REQUIRE((w.at.pos_d == r.at.pos_d && r.at.rows == 2 && r.at.pos_bound == 10));
+  }
+  std::int32_t pos = -1;
+  REQUIRE(dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(c.pos_d(0)), 4).ok());
+  REQUIRE(pos == 10);  // what bounds a kernel is on the device, not in a view somebody kept
+}
+
+TEST_CASE("B45 B55 a snapshot, prefix or tail holds what was true when it was asked for, on late devices too",
+          "[cases]") {
+  Dev a;
+  Dev b;
+  const auto cfg = hybrid_model();
+  Cache c = made(a, cfg, 30);
+  const Tokens t = stream(9);
+  REQUIRE(feed_by(c, t, 3).ok());
+  const Snapshot s = memra::check(c.snapshot());
+  const auto prefix = memra::check(c.export_prefix(s));
+  REQUIRE(feed_by(c, stream(8, 5), 4).ok());  // later work of the source, queued behind the export
+  REQUIRE(c.reset().ok());
+  REQUIRE(feed_by(c, stream(9, 6), 3).ok());
+  REQUIRE(image(memra::check(Cache::from_prefix(b, cfg, 30, prefix))) == straight(cfg, t));
+
+  memra::DflashCfg draft;
+  draft.n_layer = draft.n_kv = 1;
+  draft.head_dim = draft.block_size = 2;
+  draft.sliding_window = 3;
+  Draft d = memra::check(Draft::create(a, draft, 8));
+  const std::array<float, 4> rows[2] = {{1, 2, 3, 4}, {-1, -2, -3, -4}};
+  const auto put = [&](const std::array<float, 4>& x) {
+    auto r = memra::check(d.begin_rows(2));
+    const auto* bytes = reinterpret_cast<const std::byte*>(x.data());
+    const std::size_t at = r.first() * 2;
+    REQUIRE(a.upload(reinterpret_cast<std::byte*>(r.view(0).k + at), bytes, sizeof x).ok());
+    REQUIRE(a.upload(reinterpret_cast<std::byte*>(r.view(0).v + at), bytes, sizeof x).ok());
+    REQUIRE(d.commit().ok());
+  };
+  put(rows[0]);
+  const auto tail = d.export_tail(2);
+  REQUIRE(d.truncate(0).ok());
+  put(rows[1]);
+  REQUIRE(tail.has_value());
+  std::array<float, 4> got{};
+  REQUIRE(a.download(reinterpret_cast<std::byte*>(got.data()), tail->layers[0].k.data(), sizeof got).ok());
+  REQUIRE(got == rows[0]);
+}
+
+TEST_CASE("B50 a draft cache that starts at a restored position holds zeros, not whatever was there", "[cases]") {
+  Dev dev;
+  memra::DflashCfg cfg;
+  cfg.n_layer = 2;
+  cfg.n_kv = 1;
+  cfg.head_dim = 4;
+  cfg.block_size = 3;
+  cfg.sliding_window = 6;
+  const Draft d = memra::check(Draft::create_cold_at(dev, cfg, 20, 11));
+  REQUIRE((d.len() == 11 && d.floor() == 11));  // and none of them is ever visible
+  for (std::size_t l = 0; l < 2; ++l) {
+    for (const float* plane : {d.k(l), d.v(l)}) {
+      std::vector<float> got(11 * 4, 1.0F);
+      REQUIRE(dev.download(reinterpret_cast<std::byte*>(got.data()), reinterpret_cast<const std::byte*>(plane),
+                           got.size() * sizeof(float))
+                  .ok());
+      for (const float x : got) REQUIRE((x == 0.0F && !std::signbit(x)));
+    }
+  }
+  REQUIRE_FALSE(d.export_tail(11).has_value());
+}
+
+TEST_CASE("B54 every cache says its formats, and none takes another's", "[cases]") {
+  Dev dev;
+  for (const memra::Format k : memra::all_formats) {
+    const memra::Format v = k == memra::Format::f32 ? memra::Format::q4_0 : memra::Format::f32;
+    const Cache c = made(dev, hybrid_model(k, v), 4);
+    REQUIRE((c.kv(1)->spec.k_format == k && c.kv(1)->spec.v_format == v));
+    REQUIRE((c.kv(1)->k.shape.format == k && c.kv(1)->v.shape.format == v));
+    REQUIRE(c.kv(1)->k_row_bytes() == memra::row_bytes(k, 64));
+    REQUIRE((c.kv(4, 0)->spec.k_format == v && c.kv(4, 1)->spec.k_format == k));  // two in one layer differ
+  }
+  memra::DflashCfg cfg;
+  cfg.n_layer = cfg.n_kv = cfg.block_size = 1;
+  cfg.head_dim = 8;
+  REQUIRE(memra::check(Draft::create(dev, cfg, 4)).row_bytes() == 32);  // f32, whatever the trunk has
+}
+
+TEST_CASE("B65 B66 B68 B69 B71 B72 a window bounds what is seen, and every row stays where it is", "[cases]") {
+  Dev dev;
+  auto windowed = memra_test::attention_spec();
+  windowed.window = 8;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(windowed), memra::full_attention(memra_test::attention_spec())};
+  for (std::size_t first = 1; first <= 24; ++first) {
+    Cache c = made(dev, cfg, 64);
+    const Tokens t = stream(48);
+    REQUIRE(feed_by(c, part(t, 0, first), 1).ok());
+    const Snapshot s = memra::check(c.snapshot());
+    const std::size_t chunk = 1 + first % 5;
+    REQUIRE(feed_by(c, part(t, first, 20), chunk).ok());  // past the window in steps of several rows
+    REQUIRE(image(c) == straight(cfg, part(t, 0, first + 20)));
+    REQUIRE(memra::check(c.rollback(s, 3)).pos == first + 3);  // to any depth: all layers, none refused
+    REQUIRE(image(c) == straight(cfg, part(t, 0, first + 3)));
+    auto step = memra::check(c.begin_step(4));
+    REQUIRE(memra::check(step.kv_write(0)).k.phys_rows() == 64);
+    REQUIRE(memra::check(step.kv_read(0)).window == 8);
+  }
+}
+
+TEST_CASE("B73 B74 a layer that borrows has no state, and its donor is read at the position before the step",
+          "[cases]") {
+  Dev dev;
+  memra::ModelConfig cfg = memra_test::attention_model();
+  const std::size_t alone = memra::check(memra::plan(cfg, 16, memra::Placement::single(2))).totals.total_bytes;
+  cfg.layers.push_back(memra::no_state());
+  cfg.layers.push_back(memra::no_state());
+  REQUIRE(memra::check(memra::plan(cfg, 16, memra::Placement::single(4))).totals.total_bytes == alone);
+  Cache c = made(dev, cfg, 16);
+  REQUIRE((!c.kv(3) && !c.recur(3)));
+  REQUIRE(feed(c, stream(4)).ok());
+  auto step = memra::check(c.begin_step(5));
+  REQUIRE(step.kv_write(3).status().kind() == memra::ErrorKind::bad_argument);
+  REQUIRE(step.kv_write(1).ok());
+  const auto own = memra::check(step.kv_read(1));
+  const auto borrowed = memra::check(step.kv_read(1));  // as often as there are borrowers
+  REQUIRE((own.k.data == borrowed.k.data && own.at.pos_d == borrowed.at.pos_d && borrowed.at.pos_bound == 4));
+}
+
+TEST_CASE("B76 K and V are planes of their own, also where the projections are one", "[cases]") {
+  Dev dev;
+  for (const memra::Format f : {memra::Format::q8_0, memra::Format::bf16}) {
+    const auto cfg = memra_test::attention_model(f, f);
+    Cache c = made(dev, cfg, 8);
+    REQUIRE(feed(c, stream(5)).ok());
+    const auto got = image(c);
+    REQUIRE(got == straight(cfg, stream(5)));
+    REQUIRE(got.parts[0] != got.parts[1]);
+  }
+}
+
+TEST_CASE("B77 B96 every layer has its own heads and widths, and a window saves no byte", "[cases]") {
+  memra::ModelConfig cfg;
+  memra::AttentionSpec sliding;  // 50 of 16 heads of 256, 10 of 4 heads of 512, in 16 bits
+  sliding.n_kv_heads = 16;
+  sliding.head_dim_k = sliding.head_dim_v = 256;
+  sliding.k_format = sliding.v_format = memra::Format::bf16;
+  sliding.window = 1024;
+  memra::AttentionSpec full = sliding;
+  full.n_kv_heads = 4;
+  full.head_dim_k = full.head_dim_v = 512;
+  full.window = 0;
+  for (int i = 0; i < 60; ++i) cfg.layers.push_back(memra::full_attention(i % 6 == 5 ? full : sliding));
+  for (const std::size_t rows : {1000U, 1024U, 1025U, 32768U}) {
+    const auto t = memra::check(memra::plan(cfg, rows, memra::Placement::single(60))).totals;
+    REQUIRE(t.k_bytes + t.v_bytes == rows * (50 * 16384 + 10 * 8192));
+    REQUIRE(t.bytes_per_token == 50 * 16384 + 10 * 8192);
+  }
+}
+
+TEST_CASE("B78 a block's range is that of its values, and a width that needs padding is refused", "[cases]") {
+  std::vector<float> x(96);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 5.0F + static_cast<float>(i % 32) / 31.0F;
+  std::vector<std::byte> row(memra::row_bytes(memra::Format::q5_1, x.size()));
+  memra::encode(memra::Format::q5_1, x.data(), row.data(), x.size());
+  std::vector<float> y(x.size());
+  memra::decode(memra::Format::q5_1, row.data(), y.data(), y.size());
+  for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(std::fabs(x[i] - y[i]) <= 0.5F / 31.0F + 0.004F);  // 1/31 a step
+  for (const std::size_t width : {16U, 48U, 80U}) {
+    auto spec = memra_test::attention_spec();
+    spec.head_dim_k = width;
+    memra::ModelConfig cfg;
+    cfg.layers = {memra::full_attention(spec)};
+    REQUIRE_FALSE(memra::plan(cfg, 4, memra::Placement::single(1)).ok());
+  }
+}
+
+TEST_CASE("B80 B83 every format: rolled back, continued, and fed in any step size, the bytes are the same", "[cases]") {
+  Dev dev;
+  const Tokens t = join(stream(17), stream(27, 3));
+  for (const memra::Format f : memra::all_formats) {
+    const auto cfg = memra_test::attention_model(f, memra::Format::f16);
+    Cache c = made(dev, cfg, 260);
+    REQUIRE(feed_by(c, part(t, 0, 17), 5).ok());
+    const Snapshot s = memra::check(c.snapshot());
+    REQUIRE(feed_by(c, stream(236, 2), 59).ok());
+    REQUIRE(c.len() == 253);
+    REQUIRE(memra::check(c.rollback(s, 0)).pos == 17);
+    REQUIRE(feed_by(c, part(t, 17, 27), f == memra::Format::q4_0 ? 1 : 9).ok());
+    REQUIRE(c.len() == 44);
+    REQUIRE(image(c) == straight(cfg, t));
+  }
+}
+
+TEST_CASE("B82 a layer of keys only is refused when it is planned", "[cases]") {
+  for (const memra::Format f : memra::all_formats) {
+    auto spec = memra_test::attention_spec(f, f);
+    spec.n_kv_heads = 1;
+    spec.head_dim_k = 576;
+    spec.head_dim_v = 0;
+    memra::ModelConfig cfg;
+    cfg.layers = {memra::full_attention(spec)};
+    const auto planned = memra::plan(cfg, 4, memra::Placement::single(1));
+    REQUIRE(planned.status().kind() == memra::ErrorKind::bad_argument);
+    REQUIRE(std::string(planned.status().text()).find("head_dim_v") != std::string::npos);
+  }
+}
+
+TEST_CASE("B87 B89 B90 fp8 is one encoding everywhere: OCP e4m3fn, saturating, NaN is NaN", "[cases]") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::pair<float, unsigned> encoded[] = {{0.0F, 0x00},
+                                                {-0.0F, 0x80},
+                                                {std::ldexp(1.0F, -10), 0x00},
+                                                {std::ldexp(1.0F, -9), 0x01},
+                                                {1.0F, 0x38},
+                                                {240.0F, 0x77},
+                                                {256.0F, 0x78},
+                                                {std::ldexp(1.5F, -9), 0x02},
+                                                {288.0F, 0x79},
+                                                {448.0F, 0x7e},
+                                                {464.0F, 0x7e},
+                                                {465.0F, 0x7e},
+                                                {inf, 0x7e},
+                                                {-inf, 0xfe},
+                                                {1000.0F, 0x7e},
+                                                {nan, 0x7f}};
+  for (const auto& [x, code] : encoded) {
+    std::byte b{};
+    memra::encode(memra::Format::fp8_e4m3, &x, &b, 1);
+    INFO(x);
+    REQUIRE(std::to_integer<unsigned>(b) == code);
+  }
+  for (unsigned code = 0; code < 256; ++code) {
+    const auto b = static_cast<std::byte>(code);
+    float x = 0;
+    memra::decode(memra::Format::fp8_e4m3, &b, &x, 1);
+    REQUIRE(std::isnan(x) == ((code & 0x7f) == 0x7f));
+    std::byte again{};
+    memra::encode(memra::Format::fp8_e4m3, &x, &again, 1);
+    if (!std::isnan(x)) REQUIRE(again == b);
+  }
+}
+
+TEST_CASE("B102 every operation on a layer runs on the device of its stage", "[cases]") {
+  Dev dev[3];
+  const auto cfg = hybrid_model();
+  const std::array<Dev*, 3> devs = {&dev[0], &dev[1], &dev[2]};
+  const std::array<std::size_t, 4> fence = {0, 3, 5, cfg.layers.size()};
+  auto c = memra::check(Cache::create_ppn(devs, fence, cfg, 16));
+  REQUIRE(feed(c, stream(5)).ok());
+  auto s = memra::check(c.snapshot());
+  for (int what = 0; what < 3; ++what) {
+    for (Dev& d : dev) d.reset();
+    const bool ok = what == 0 ? c.snapshot().ok() : what == 1 ? c.snapshot_into(s).ok() : c.rollback(s, 0).ok();
+    REQUIRE(ok);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t own = c.plan().devices[i].state_bytes;
+      REQUIRE(dev[i].counters().copied_bytes() == own);
+      REQUIRE(dev[i].counters().allocations() == (what == 0 && own != 0 ? 1U : 0U));
+      REQUIRE(dev[i].counters().host_copies() == 0);
+    }
+  }
+}
+
+TEST_CASE("B107 memory keeps what was put into it through six hundred rounds of allocating and freeing", "[cases]") {
+  Dev a;
+  Dev b;
+  const auto cfg = memra_test::recurrent_model();
+  Cache x = made(a, cfg, 8);
+  Cache y = made(b, cfg, 8);
+  REQUIRE(feed(x, stream(3)).ok());
+  REQUIRE(feed(y, stream(3, 2)).ok());
+  for (int round = 0; round < 600; ++round) {
+    Snapshot sx = memra::check(x.snapshot());
+    Snapshot sy = memra::check(y.snapshot());
+    REQUIRE(feed(x, stream(1, 9)).ok());
+    REQUIRE(feed(y, stream(2, 9)).ok());
+    REQUIRE(x.rollback(sx, 0).ok());
+    REQUIRE(y.rollback(sy, 0).ok());
+  }
+  REQUIRE(image(x) == straight(cfg, stream(3)));
+  REQUIRE(image(y) == straight(cfg, stream(3, 2)));
+}
+
+TEST_CASE("B109 addresses stay, whatever the cache and its neighbours do", "[cases]") {
+  Dev dev;
+  const auto cfg = hybrid_model();
+  Cache c = made(dev, cfg, 16);
+  const auto addresses = [&] {
+    std::vector<const void*> at;
+    for (std::size_t il = 0; il < c.n_layer(); ++il) {
+      if (const auto kv = c.kv(il)) at.insert(at.end(), {kv->k.data, kv->v.data, kv->pos_d});
+      if (const auto r = c.recur(il)) at.insert(at.end(), {r->conv, r->ssm});
+    }
+    return at;
+  };
+  REQUIRE(feed(c, stream(4)).ok());
+  auto s = memra::check(c.snapshot());
+  const auto before = addresses();
+  for (int round = 0; round < 200; ++round) {
+    REQUIRE(feed(c, stream(2, 3)).ok());
+    REQUIRE(c.rollback(s, 0).ok());
+    REQUIRE(c.snapshot_into(s).ok());
+    if (round % 50 == 0) {
+      const auto prefix = memra::check(c.export_prefix(s));
+      REQUIRE(Cache::from_prefix(dev, cfg, 16, prefix).ok());
+      Cache moved(std::move(c));
+      c = std::move(moved);
+    }
+    REQUIRE(addresses() == before);
+  }
+}
+
+}  // namespace
