@@ -7,6 +7,7 @@
 #include <limits>
 #include <memra/detail/checked_math.hpp>
 #include <memra/detail/scratch.hpp>
+#include <memra/detail/spec_checks.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/layout.hpp>
@@ -43,18 +44,18 @@ inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages
   return fence;
 }
 
+/// Those of rounds: see RecurRound.
 enum class PlaneKind : std::uint8_t {
   k,
   v,
   conv,
   ssm,
   ssm_alt,
-  // What rounds keep, see RecurRound.
   round_planes,
   round_conv,
   round_k,
   round_u,
-  round_decay,
+  round_decay
 };
 
 /// The memory blocks of one device object.
@@ -137,42 +138,6 @@ struct Plan {
 
 namespace detail {
 
-inline Status plan_error(std::size_t layer, const char* sentence) noexcept {
-  return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "layer %zu: %s", layer, sentence);
-}
-
-inline Status check_spec(const AttentionSpec& a, std::size_t layer) noexcept {
-  if (a.n_kv_heads == 0 || a.head_dim_k == 0 || a.head_dim_v == 0) {
-    return plan_error(layer, "attention needs n_kv_heads, head_dim_k and head_dim_v of at least 1");
-  }
-  if (a.n_heads % a.n_kv_heads != 0) return plan_error(layer, "n_heads is not a multiple of n_kv_heads");
-  if (!whole_blocks(a.k_format, a.head_dim_k) || !whole_blocks(a.v_format, a.head_dim_v)) {
-    return plan_error(layer, "a block format needs a head dimension that is a multiple of 32");
-  }
-  if (!(CheckedSize(a.n_kv_heads) * a.head_dim_k).valid() || !(CheckedSize(a.n_kv_heads) * a.head_dim_v).valid()) {
-    return plan_error(layer, "n_kv_heads * head_dim does not fit");
-  }
-  // An upper bound of attend_scratch_bytes, which multiplies without looking.
-  const CheckedSize queries = CheckedSize(std::max(a.n_heads, a.n_kv_heads)) * attend_block_rows;
-  const CheckedSize tile = CheckedSize(a.head_dim_k) + a.head_dim_v + 1;
-  if (!((tile * a.n_kv_heads + queries * tile) * 4 * (2 * attend_tile)).valid()) {
-    return plan_error(layer, "the scratch of attend does not fit: n_heads or head_dim is too large");
-  }
-  return {};
-}
-
-inline Status check_spec(const RecurrentSpec& r, std::size_t layer) noexcept {
-  if (r.n_k_heads == 0 || r.n_v_heads == 0 || r.d_k == 0 || r.d_v == 0 || r.d_conv == 0) {
-    return plan_error(layer, "a recurrent state needs n_k_heads, n_v_heads, d_k, d_v and d_conv of at least 1");
-  }
-  const CheckedSize conv_dim = CheckedSize(2) * r.d_k * r.n_k_heads + CheckedSize(r.d_v) * r.n_v_heads;
-  if (!(conv_dim * r.d_conv * 4).valid() || !(CheckedSize(r.d_v) * r.n_v_heads * r.d_k * 4).valid()) {
-    return plan_error(layer, "the recurrent state's size does not fit");
-  }
-  if (!r.map.fits(r.n_k_heads, r.n_v_heads)) return plan_error(layer, "the key-head map does not fit the head counts");
-  return {};
-}
-
 inline Status check_placement(const Placement& p, std::size_t n_layers) noexcept {
   const auto bad = [](const char* s) { return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "%s", s); };
   if (p.device_of.empty() || p.fence.size() != p.device_of.size() + 1) {
@@ -212,12 +177,11 @@ class PlanBuilder {
     }
     PlanePlan p = plane;
     std::size_t& end = slab(p.device, p.slab);
-    const std::size_t gap = placement_->plane_gap.empty() ? 0 : placement_->plane_gap[p.device];
     p.payload = payload.value();
     p.tail_pad = p.kind == PlaneKind::k || p.kind == PlaneKind::v ? kv_tail_pad : 0;
     p.offset = end;
     const CheckedSize used = CheckedSize(end) + p.payload + p.tail_pad;
-    const CheckedSize next = align_up(used + gap, plane_alignment);
+    const CheckedSize next = align_up(used + gap(p.device), plane_alignment);
     if (!next.valid()) {
       valid_ = false;
       return;
@@ -240,7 +204,7 @@ class PlanBuilder {
   /// Bytes of the extra slab that are no plane; 0 takes nothing.
   std::size_t add_extra(std::size_t device, CheckedSize bytes) {
     std::size_t& end = slab(device, SlabKind::extra);
-    const CheckedSize next = align_up(bytes + end, plane_alignment);
+    const CheckedSize next = align_up(bytes + end + gap(device), plane_alignment);
     valid_ = valid_ && next.valid();
     if (!valid_) return end;
     const std::size_t offset = end;
@@ -253,6 +217,10 @@ class PlanBuilder {
   bool valid() const noexcept { return valid_; }
 
  private:
+  std::size_t gap(std::size_t device) const {
+    return placement_->plane_gap.empty() ? 0 : placement_->plane_gap[device];
+  }
+
   std::size_t& slab(std::size_t device, SlabKind kind) {
     DevicePlan& d = plan_->devices[device];
     return kind == SlabKind::rows ? d.rows_bytes : kind == SlabKind::state ? d.state_bytes : d.extra_bytes;

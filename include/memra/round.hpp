@@ -222,7 +222,7 @@ class Round {
   /// What the host learns from a commit whose accept it knows. @pre caught up
   void committed(std::size_t accept) noexcept {
     Core& c = *core_;
-    ++c.generation;
+    c.generation = next_generation(c.generation);
     if (by_ == Strategy::planes) c.plane = (c.plane + accept) % (c.plan.round.rows + 1);
     c.move_to(c.pos + accept);
   }

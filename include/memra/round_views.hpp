@@ -17,6 +17,11 @@ struct RoundWords {
   std::int32_t reserved = 0;
 };
 
+/// Wraps at 2^30: a count that only has to tell neighbours apart.
+MEMRA_HD constexpr std::int32_t next_generation(std::int32_t g) noexcept {
+  return (g + 1) & 0x3fffffff;
+}
+
 /// The end of a round of one stage of one cache: positions, the current plane and the conv columns move on by the
 /// accepted rows.
 struct RoundCommit {

@@ -83,7 +83,7 @@ struct RoundCommitBody {
       *c.pos_d = fits ? pos + accept : ~pos;
     }
     if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
-    ++w.generation;
+    w.generation = next_generation(w.generation);
   }
 };
 
