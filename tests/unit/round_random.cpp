@@ -93,7 +93,8 @@ class History {
   }
 
   void step() {
-    const Tokens t = stream(std::min(room(), 1 + below(4)), 1 + static_cast<std::uint32_t>(below(3)));
+    const std::size_t rows = std::min(room(), 1 + below(4));  // one draw per statement: the same on every compiler
+    const Tokens t = stream(rows, 1 + static_cast<std::uint32_t>(below(3)));
     if (t.empty()) return reset();
     arm();
     const bool ok = m_.feed(cache_, t).ok();
