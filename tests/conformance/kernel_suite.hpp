@@ -2,8 +2,8 @@
 // kernels.
 #pragma once
 
-#include <conformance/bytes.hpp>
 #include <array>
+#include <conformance/bytes.hpp>
 #include <conformance/report.hpp>
 #include <cstddef>
 #include <memra/cache.hpp>
@@ -195,8 +195,9 @@ std::vector<Property> kernel_properties() {
                      a.out = reinterpret_cast<float*>(y.data());
                      a.n_heads = 4;
                      const auto view = memra::check(step.kv_read(0));
-                     for (const auto& small : std::array{memra::WorkspaceView{ws.view().data, bytes - 1},
-                                               memra::WorkspaceView{nullptr, bytes}, memra::WorkspaceView{}}) {
+                     for (const auto& small :
+                          std::array{memra::WorkspaceView{ws.view().data, bytes - 1},
+                                     memra::WorkspaceView{nullptr, bytes}, memra::WorkspaceView{}}) {
                        const memra::Status s = ops.attend(view, a, small);
                        r.that(s.kind() == memra::ErrorKind::bad_argument, "attend said: " + s.message());
                      }
