@@ -52,7 +52,7 @@ struct PortableKernels {
 
   template <class D>
   static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
-    return launch(dev, "round_apply", Grid{c.heads, c.n_layers, n}, detail::PortableRoundApply{c, many});
+    return launch(dev, "round_apply", detail::PortableRoundApply::grid(c, n), detail::PortableRoundApply{c, many});
   }
 
   template <class D>

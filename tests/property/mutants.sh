@@ -20,8 +20,10 @@ mutant() {
     survivors=$((survivors + 1))
     return
   fi
-  $cxx -std=c++20 -O1 -w -I"$work/include" -I"$root/tests" "$root/tests/property/main.cpp" -o "$work/mutant"
-  if timeout 120 "$work/mutant" "$2" --ops 50000 >"$work/out" 2>&1; then
+  if ! $cxx -std=c++20 -O1 -w -I"$work/include" -I"$root/tests" "$root/tests/property/main.cpp" -o "$work/mutant"; then
+    echo "NOT COMPILED: $1"
+    survivors=$((survivors + 1))
+  elif timeout 120 "$work/mutant" "$2" --ops 50000 >"$work/out" 2>&1; then
     echo "NOT NOTICED: $1"
     survivors=$((survivors + 1))
   else

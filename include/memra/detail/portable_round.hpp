@@ -11,30 +11,34 @@
 
 namespace memra::detail {
 
-/// round_apply, one value head (x) of one layer (y) of one cache (z) per item. Definition: see RoundApplyBody in
-/// host_round.hpp.
+/// round_apply, a part of the elements of one value head (x) of one layer (y) of one cache (z) per item. Definition:
+/// see RoundApplyBody in host_round.hpp.
 struct PortableRoundApply {
+  static constexpr std::size_t parts = 64;  ///< per head: neighbouring items read neighbouring elements
+
   RoundCommit one;
   const RoundCommit* many;  ///< nullptr: `one`
+
+  static constexpr Grid grid(const RoundCommit& c, std::size_t n) noexcept { return {c.heads * parts, c.n_layers, n}; }
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
     const RoundCommit& c = many == nullptr ? one : many[item.z];
     if (item.y >= c.n_layers) return;
     const RecurView r = c.layers[item.y];
     const auto accept = static_cast<std::size_t>(c.accepted());
-    if (c.mode != RoundMode::stash || item.x >= r.n_v_heads) return;
-    const std::size_t h = item.x;
+    const std::size_t h = item.x / parts;
+    if (c.mode != RoundMode::stash || h >= r.n_v_heads || accept == 0) return;
     const std::size_t n = r.d_k;
     const float* k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * n;
-    for (std::size_t v = 0; v < r.d_v; ++v) {
-      float* s = r.plane(r.current()) + (h * r.d_v + v) * n;
-      for (std::size_t i = 0; i < n; ++i) {
-        float y = s[i];
+    for (std::size_t i = item.x % parts; i < n; i += parts) {
+      for (std::size_t v = 0; v < r.d_v; ++v) {
+        float& s = r.plane(r.current())[(h * r.d_v + v) * n + i];
+        float y = s;
         for (std::size_t t = 0; t < accept; ++t) {
           y = product(y, r.round.decay[t * r.n_v_heads + h]) +
               product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]);
         }
-        s[i] = y;
+        s = y;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memra/error.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <memra/views.hpp>
 #include <type_traits>
 
@@ -29,6 +30,14 @@ struct WrapKernels {
   template <class D>
   static Status delta_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
     return run(d, "delta_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::delta_scan(in, r, a); });
+  }
+  template <class D>
+  static Status round_apply(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return run(d, "round_apply", [=](Inner& in) noexcept { return kernels_of<Inner>::round_apply(in, c, many, n); });
+  }
+  template <class D>
+  static Status round_commit(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    return run(d, "round_commit", [=](Inner& in) noexcept { return kernels_of<Inner>::round_commit(in, c, many, n); });
   }
   template <class D>
   static Status draft_write(D& d, const DraftView& view, const float* k, const float* v) noexcept {

@@ -102,11 +102,15 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
-    if (r.round.mode != RoundMode::none) return PortableKernels::delta_scan(dev, r, a);
-    if (detail::CudaScan<8>::fits(r)) return scan_as<8>(dev, r, a);
-    if (detail::CudaScan<4>::fits(r)) return scan_as<4>(dev, r, a);
-    if (detail::CudaScan<2>::fits(r)) return scan_as<2>(dev, r, a);
-    return PortableKernels::delta_scan(dev, r, a);
+    switch (r.round.mode) {
+      case RoundMode::none:
+        return scan_in<RoundMode::none>(dev, r, a);
+      case RoundMode::planes:
+        return scan_in<RoundMode::planes>(dev, r, a);
+      case RoundMode::stash:
+        return scan_in<RoundMode::stash>(dev, r, a);
+    }
+    return detail::bad_op("delta_scan", "the view's round mode is none of ours");
   }
 
   template <class D>
@@ -136,9 +140,17 @@ struct CudaKernels : PortableKernels {
                : detail::cuda_attend<KF, VF, Split, 8, 2>(dev, kv, a, ws);
   }
 
-  template <unsigned Steps, class D>
+  template <RoundMode Mode, class D>
+  static Status scan_in(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    if (detail::CudaScan<8, Mode>::fits(r)) return scan_as<8, Mode>(dev, r, a);
+    if (detail::CudaScan<4, Mode>::fits(r)) return scan_as<4, Mode>(dev, r, a);
+    if (detail::CudaScan<2, Mode>::fits(r)) return scan_as<2, Mode>(dev, r, a);
+    return PortableKernels::delta_scan(dev, r, a);
+  }
+
+  template <unsigned Steps, RoundMode Mode, class D>
   static Status scan_as(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
-    using Body = detail::CudaScan<Steps>;
+    using Body = detail::CudaScan<Steps, Mode>;
     return launch(dev, "delta_scan", Grid{(r.d_v + Body::block_columns - 1) / Body::block_columns, r.n_v_heads, 1},
                   Body(r, a));
   }

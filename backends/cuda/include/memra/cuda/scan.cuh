@@ -14,7 +14,9 @@ namespace memra::detail {
 /// Half a warp owns `columns` columns of S; lane j holds elements j, j + 16, ...: exactly the sixteen accumulators of
 /// the host's dot products, whose fold over distances 8, 4, 2, 1 is a butterfly (each step adds the same two numbers in
 /// both lanes, so all sixteen end with the same bits).
-template <unsigned Steps>
+/// In a round (Mode) the same registers go on, and only what is written differs: planes keep the state after each
+/// token, a stash keeps what its commit needs and leaves the state alone.
+template <unsigned Steps, RoundMode Mode>
 struct CudaScan {
   static constexpr unsigned block_threads = 128;
   static constexpr unsigned columns = 2;
@@ -38,7 +40,10 @@ struct CudaScan {
     const bool live = column < r.d_v;
     const std::size_t kh = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
     const std::size_t first = live ? column : 0;
-    float* const state = r.ssm + (h * r.d_v + first) * r.d_k + lane;
+    const std::size_t at = (h * r.d_v + first) * r.d_k + lane;
+    const std::size_t plane = r.current();
+    float* const state = r.plane(plane) + at;
+    const bool keeps_keys = Mode == RoundMode::stash && live && column == 0 && first_reader(h, kh);
     float s[columns][Steps];
 #pragma unroll
     for (unsigned c = 0; c < columns; ++c) {
@@ -75,18 +80,40 @@ struct CudaScan {
           write = write + product(s[c][i], qv[i]);
         }
         out[c] = product(fold(write), inv);
+        if (Mode == RoundMode::stash && live && lane == c) r.round.u[(t * r.n_v_heads + h) * r.d_v + first + c] = u;
+      }
+      if constexpr (Mode == RoundMode::planes) {
+        if (live) keep(r.plane((plane + 1 + t) % r.round.n_planes) + at, s);
+      } else if constexpr (Mode == RoundMode::stash) {
+        if (live && column == 0 && lane == 0) r.round.decay[t * r.n_v_heads + h] = decay;
+        if (keeps_keys) {
+          float* to = r.round.k + (t * r.n_k_heads + kh) * r.d_k + lane;
+#pragma unroll
+          for (unsigned i = 0; i < Steps; ++i) to[i * 16] = kv[i];
+        }
       }
       if (live && lane < columns) a.out[(t * r.n_v_heads + h) * r.d_v + first + lane] = out[lane == 0 ? 0 : 1];
     }
-    if (!live) return;
-#pragma unroll
-    for (unsigned c = 0; c < columns; ++c) {
-#pragma unroll
-      for (unsigned i = 0; i < Steps; ++i) state[c * r.d_k + i * 16] = s[c][i];
-    }
+    if (Mode == RoundMode::none && live) keep(state, s);
   }
 
  private:
+  __device__ void keep(float* to, const float (&s)[columns][Steps]) const {
+#pragma unroll
+    for (unsigned c = 0; c < columns; ++c) {
+#pragma unroll
+      for (unsigned i = 0; i < Steps; ++i) to[c * r.d_k + i * 16] = s[c][i];
+    }
+  }
+
+  /// The first value head that reads a key head keeps its keys: one writer each.
+  __device__ bool first_reader(std::size_t h, std::size_t kh) const {
+    for (std::size_t before = 0; before < h; ++before) {
+      if (r.map.key_head(before, r.n_k_heads, r.n_v_heads) == kh) return false;
+    }
+    return true;
+  }
+
   static __device__ float fold(float x) {
 #pragma unroll
     for (unsigned distance = 8; distance != 0; distance /= 2) x = x + __shfl_xor_sync(0xffffffffU, x, distance, 16);
