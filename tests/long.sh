@@ -1,13 +1,14 @@
 #!/bin/sh
-# sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck; all of them if none is named
+# sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck engine; all of them if none is named
 # What takes too long for tests/run.sh. On one core of 2 GHz: histories about 25 minutes (20 million operations of each
 # machine on the plain build, 2 million under the sanitizers), mutants 10, fuzz 60 (20 minutes a target, on all
-# cores), memcheck 40 (all unit tests, those of arithmetic too).
+# cores), memcheck 40 (all unit tests, those of arithmetic too), engine 10 (all engine tests under the
+# sanitizers).
 # Needs what tests/run.sh needs; says at the end what failed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/cmake/machine.sh"
-parts=${*:-histories mutants fuzz memcheck}
+parts=${*:-histories mutants fuzz memcheck engine}
 failed=
 wants() { case " $parts " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 try() { # WHAT COMMAND...
@@ -45,6 +46,10 @@ if wants memcheck; then
   build release memra_unit_tests
   try "memcheck of all unit tests" valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
     "$root/build/release/tests/memra_unit_tests" '~[.]'
+fi
+if wants engine; then
+  build asan memra_engine_tests
+  try "engine under the sanitizers" "$root/build/asan/tests/memra_engine_tests" '~[.]'
 fi
 if [ -n "$failed" ]; then
   echo "FAILED: ${failed#; }"
