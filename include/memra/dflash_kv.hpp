@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -68,7 +69,7 @@ class DflashKv {
 
     Status zero_below(std::size_t row) noexcept {
       for (std::size_t l = 0; l < cfg.n_layer; ++l) {
-        for (const std::size_t offset : {plan.k_offset(l), plan.v_offset(l)}) {
+        for (const std::size_t offset : std::array{plan.k_offset(l), plan.v_offset(l)}) {
           if (Status f = dev->fill(buffer.data() + offset, std::byte{0}, row * cfg.row_bytes()); !f) return f;
         }
       }
