@@ -106,6 +106,7 @@ TEST_CASE("append reads the position when it runs and writes no row that is not 
         Plane want_v(a.vf, layout, a.phys_rows, a.n_kv * a.dv, base);
         for (std::int32_t i = 0; i < 6; ++i) {
           const std::int64_t row = std::int64_t{pos} + i;
+          if (pos < 0) continue;  // a stream that ran out of rows: nothing is written
           if (row < static_cast<std::int64_t>(base) || row >= static_cast<std::int64_t>(capacity)) continue;
           const std::size_t phys = static_cast<std::size_t>(row) - base;
           if (phys >= a.phys_rows) continue;
