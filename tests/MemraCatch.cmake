@@ -13,6 +13,8 @@ if(TARGET Catch2::Catch2WithMain AND Catch2_VERSION VERSION_GREATER_EQUAL 3)
 else()
   add_library(memra_catch_main STATIC "${CMAKE_CURRENT_LIST_DIR}/support/main.cpp")
   target_link_libraries(memra_catch_main PUBLIC Catch2::Catch2)
+  # Of the tests' standard: what the runner can print (string_view, byte) depends on it.
+  target_compile_features(memra_catch_main PRIVATE cxx_std_20)
   # Nobody debugs the runner, and at -O2 it takes longer to compile than all our tests.
   target_compile_options(memra_catch_main PRIVATE -O0)
 endif()
