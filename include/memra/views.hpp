@@ -19,9 +19,8 @@ struct BasicPlaneView {
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
   constexpr explicit operator bool() const noexcept { return data != nullptr; }
   /// A writable view is also a readable one. A template, because a conversion to the own type is never called.
-  template <class Other>
-  requires(!std::is_const_v<Byte> && std::is_same_v<Other, const Byte>) constexpr operator BasicPlaneView<Other>()
-      const noexcept {  // NOLINT(google-explicit-constructor)
+  template <class Other, std::enable_if_t<!std::is_const_v<Byte> && std::is_same_v<Other, const Byte>, int> = 0>
+  constexpr operator BasicPlaneView<Other>() const noexcept {  // NOLINT(google-explicit-constructor)
     return {data, shape, base};
   }
 };
