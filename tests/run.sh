@@ -63,7 +63,13 @@ if "$main" -fsanitize=thread "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>
 else
   notice "the race detector: $main cannot build or run with -fsanitize=thread"
 fi
-if have clang++; then leg fuzz; fi
+if have clang++; then
+  # clang's runtime library is only recommended by its package, and so not installed with it.
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$probe.cpp"
+  clang++ -fsanitize=fuzzer "$probe.cpp" -o "$probe" 2>/dev/null ||
+    install "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" || true
+  leg fuzz
+fi
 
 # The parts of a leg that its configure step left out, in its own words.
 for name in $legs; do

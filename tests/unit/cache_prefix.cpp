@@ -6,6 +6,7 @@
 #include <string>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
+#include <support/require_eq.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -18,7 +19,6 @@ using memra::Layout;
 using memra_test::attention_model;
 using memra_test::attention_spec;
 using memra_test::Devices;
-using memra_test::difference;
 using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::feed_by;
@@ -28,6 +28,7 @@ using memra_test::Image;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
+using memra_test::require_eq;
 using memra_test::spoil;
 using memra_test::straight;
 using memra_test::stream;
@@ -36,10 +37,6 @@ using Cache = memra::Cache<FailingDev>;
 using Snapshot = memra::CacheSnapshot<FailingDev>;
 using Prefix = memra::CachePrefix<FailingDev>;
 
-void require_eq(const Image& got, const Image& want) {
-  INFO(difference(got, want));
-  REQUIRE(got == want);
-}
 bool says(const memra::Status& s, ErrorKind kind, const char* words) {
   return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
+#include <support/require_eq.hpp>
 #include <support/stand_in.hpp>
 #include <type_traits>
 #include <utility>
@@ -19,7 +20,6 @@ using memra::Format;
 using memra::Layout;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::difference;
 using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::feed_by;
@@ -30,17 +30,13 @@ using memra_test::join;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
+using memra_test::require_eq;
 using memra_test::spoil;
 using memra_test::straight;
 using memra_test::stream;
 using memra_test::Tokens;
 using Cache = memra::Cache<FailingDev>;
 using Snapshot = memra::CacheSnapshot<FailingDev>;
-
-void require_eq(const Image& got, const Image& want) {
-  INFO(difference(got, want));
-  REQUIRE(got == want);
-}
 
 Cache make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
   return memra::check(Cache::create(d.dev[0], cfg, max_ctx));

@@ -27,7 +27,7 @@ inline constexpr std::size_t register_bytes = 0;
 template <std::size_t Bytes>
 inline constexpr std::size_t register_bytes<VectorSimd<Bytes>> = Bytes;
 
-/// The register type of a vector form; a placeholder for the portable one, which has none.
+/// The register type of a vector form. The portable form has none: its int is never used.
 template <class Simd>
 struct PartOf {
   using type = int;
