@@ -29,7 +29,8 @@ __global__ void gpu_items(const MEMRA_DETAIL_CONST_PARAM() Body body, Index nx, 
 }
 
 /// A body whose items are blocks of cooperating threads: `static constexpr unsigned block_threads`, optionally
-/// `std::size_t shared_bytes() const`, and `__device__ void block(const Item&) const`, called by every thread of it.
+/// `std::size_t shared_bytes() const` and `unsigned threads() const`, at most block_threads of them, and
+/// `__device__ void block(const Item&) const`, called by every thread of it.
 template <class Body>
 concept GpuBlockBody = requires {
   Body::block_threads;
@@ -62,8 +63,10 @@ struct GpuLaunch {
       if (shared > 48 * 1024) {
         if (const auto e = Api::allow_shared(kernel, shared); e != Api::ok) return e;
       }
+      unsigned threads = Body::block_threads;
+      if constexpr (requires { body.threads(); }) threads = body.threads();
       return Api::launch(kernel, static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z),
-                         Body::block_threads, args, shared, stream);
+                         threads, args, shared, stream);
     } else {
       const std::size_t total = g.x * g.y * g.z;
       if (total <= 0x7fffffffU) return items<std::uint32_t>(stream, g, total, body);

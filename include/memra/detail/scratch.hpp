@@ -26,19 +26,20 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
   return (floats + 15) / 16 * 16;
 }
 
-/// Most pieces that the keys of one row are cut into where pieces run at the same time: enough blocks to fill a GPU of
-/// some 130 multiprocessors twice, whatever the number of kv heads.
-constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads) noexcept {
+/// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece and
+/// kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
+constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
   std::size_t n = 16;
-  while (n < 128 && n * n_kv_heads < 256) n *= 2;
+  while (n < 256 && 2 * n * n_kv_heads * (head_dim_v / 32) <= 2048) n *= 2;
   return n;
 }
 
 /// Scratch of attend where keys are split: per query row of a pass, query head and piece, the weighted sum of values,
-/// the maximum and the sum of weights.
+/// the exponent they are relative to and the sum of weights.
 constexpr std::size_t attend_split_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_v,
                                          std::size_t rows) noexcept {
-  return 4 * std::min(rows, attend_block_rows) * n_heads * attend_most_chunks(n_kv_heads) * (head_dim_v + 2);
+  return 4 * std::min(rows, attend_block_rows) * n_heads * attend_most_chunks(n_kv_heads, head_dim_v) *
+         (head_dim_v + 2);
 }
 
 /// Scratch of attend: the larger of what either way to compute it needs. On the host every kv head has its own, since
