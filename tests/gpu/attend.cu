@@ -213,7 +213,7 @@ TEST_CASE("a captured call gives the bits of the call, at other positions too", 
   const OnDev<memra::CudaDev> out(dev, t * s.n_heads * s.dv * 4);
   const OnDev<memra::CudaDev> q(dev, a.q_host);
   const OnDev<memra::CudaDev> pos_d(dev, std::vector<std::int32_t>{0});
-  const memra::KvReadView view{{a.k.data(), a.ks, 0}, {a.v.data(), a.vs, 0},           s.n_kv, s.dk, s.dv, 0,
+  const memra::KvReadView view{{a.k.data(), a.ks, 0},         {a.v.data(), a.vs, 0}, s.n_kv, s.dk, s.dv, 0,
                                {pos_d.ints(), t, 640, s.rows}};
   memra::check(dev.begin_capture());
   memra::check(memra::ops_for<memra::CudaDev>(dev).attend(view, {q.floats(), out.floats(), s.n_heads, 0.125F},
@@ -227,6 +227,107 @@ TEST_CASE("a captured call gives the bits of the call, at other positions too", 
     Bytes got = out.bytes();
     got.resize(t * s.n_heads * s.dv * 4);
     CHECK((got == a.run(dev, at, t)));
+  }
+}
+
+/// As AttendOn, with rows of V (or K) that `change` has put its hands on, on both devices.
+struct Changed {
+  AttendOn<memra::CudaDev> cuda;
+  AttendOn<memra::HostDev> host;
+
+  template <class Change>
+  Changed(memra::CudaDev& dev, memra::HostDev& host_dev, const KvShape& s, bool keys, const Change& change)
+      : cuda(dev, s, 300, 9), host(host_dev, s, 300, 9) {
+    const memra::PlaneShape& shape = keys ? host.ks : host.vs;
+    Plane p(shape.format, shape.layout, shape.rows, shape.width);
+    Rng rng(77);
+    for (std::size_t r = 0; r < 300; ++r) {
+      std::vector<float> x = rng.vector(shape.width, 2.0F);
+      change(r, x);
+      memra::encode_row(p.view(), r, x.data());
+    }
+    std::memcpy(keys ? host.k.data() : host.v.data(), p.bytes().data(), p.bytes().size());
+    memra::check(dev.upload(keys ? cuda.k.data() : cuda.v.data(), p.bytes().data(), p.bytes().size()));
+  }
+};
+
+KvShape plain_shape(F k, F v, std::size_t d) {
+  KvShape s;
+  s.k_format = k;
+  s.v_format = v;
+  s.n_heads = 6;
+  s.dk = s.dv = d;
+  s.rows = 320;
+  s.layout = L::split;
+  return s;
+}
+
+TEST_CASE("values beyond what halves hold", "[attend][sanitize]") {
+  memra::CudaDev dev = make_cuda();
+  memra::HostDev host;
+  for (const auto& [k, v] : {std::pair{F::q8_0, F::q5_1}, std::pair{F::q8_0, F::q8_0}, std::pair{F::q4_0, F::q4_0}}) {
+    for (const std::size_t d : {std::size_t{64}, std::size_t{128}, std::size_t{256}}) {
+      const KvShape s = plain_shape(k, v, d);
+      INFO(name_of(s));
+      // Among ordinary values some of 300,000: 1,000 times what would do without.
+      const Changed values(dev, host, s, false, [](std::size_t r, std::vector<float>& x) {
+        if (r % 37 == 5) x[r % x.size()] = 3e5F;
+        if (r % 41 == 7) x[(r * 7) % x.size()] = -2e5F;
+      });
+      CHECK(distance(floats(values.cuda.run(dev, 250, 5)), doubles(floats(values.host.run(host, 250, 5)))) < 1e-3);
+      CHECK(rows_are_their_own(dev, values.cuda, 250, 5));
+      const Changed keys(dev, host, s, true, [](std::size_t r, std::vector<float>& x) {
+        if (r % 37 == 5) x[r % x.size()] = 1e5F;  // its key takes all weight of some queries, and none of others
+      });
+      const std::vector<double> exact = reference(keys.host, 250, 5, false);
+      CHECK(distance(floats(keys.cuda.run(dev, 250, 5)), exact) < 2e-2);
+      CHECK(rows_are_their_own(dev, keys.cuda, 250, 5));
+    }
+  }
+}
+
+TEST_CASE("what only later rows see does not reach earlier ones, be it infinite", "[attend][sanitize]") {
+  memra::CudaDev dev = make_cuda();
+  memra::HostDev host;
+  const std::pair<F, F> pairs[] = {{F::q8_0, F::q5_1},        {F::q8_0, F::q8_0}, {F::q8_0, F::q4_0},
+                                   {F::q4_0, F::q4_0},        {F::f16, F::f16},   {F::bf16, F::bf16},
+                                   {F::fp8_e4m3, F::fp8_e4m3}};
+  for (const auto& [k, v] : pairs) {
+    for (const std::size_t d : {std::size_t{64}, std::size_t{128}, std::size_t{256}}) {
+      for (const std::size_t window : {std::size_t{0}, std::size_t{20}}) {
+        KvShape s = plain_shape(k, v, d);
+        s.window = window;
+        INFO(name_of(s));
+        const float bad = std::numeric_limits<float>::quiet_NaN();
+        for (const bool keys : {false, true}) {
+          const Changed c(dev, host, s, keys, [&](std::size_t r, std::vector<float>& x) {
+            if (r == 262 || r == 245) std::fill(x.begin(), x.end(), bad);
+          });
+          const std::vector<float> x = floats(c.cuda.run(dev, 260, 12));
+          CHECK(rows_are_their_own(dev, c.cuda, 260, 12));
+          const std::vector<float> y = floats(c.host.run(host, 260, 12));
+          std::size_t not_finite = 0;
+          std::size_t told_apart = 0;
+          for (std::size_t i = 0; i < x.size(); ++i) {
+            not_finite += std::isfinite(y[i]) ? 0U : 1U;
+            told_apart += std::isfinite(x[i]) == std::isfinite(y[i]) ? 1U : 0U;
+          }
+          CHECK(told_apart == x.size());
+          // Encoders of some formats have a value for NaN.
+          if (k == F::f16 || k == F::bf16) CHECK(not_finite > 0);
+          if (window != 0) {
+            const Changed late(dev, host, s, keys, [&](std::size_t r, std::vector<float>& y) {
+              if (r == 263) std::fill(y.begin(), y.end(), bad);
+            });
+            const std::vector<float> z = floats(late.cuda.run(dev, 261, 4));
+            const Bytes first = late.cuda.run(dev, 261, 2);
+            CHECK(std::memcmp(z.data(), first.data(), first.size()) == 0);
+            CHECK(std::all_of(z.begin(), z.begin() + static_cast<std::ptrdiff_t>(2 * s.n_heads * s.dv),
+                              [](float w) { return std::isfinite(w); }));
+          }
+        }
+      }
+    }
   }
 }
 

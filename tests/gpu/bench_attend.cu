@@ -105,8 +105,8 @@ struct AttendLayer {
   }
 };
 
-constexpr std::pair<std::size_t, std::size_t> attend_points[] = {{4096, 1},   {4096, 8},   {32768, 1}, {131072, 1},
-                                                                  {131072, 4}, {131072, 8}, {131072, 16}};
+constexpr std::pair<std::size_t, std::size_t> attend_points[] = {{4096, 1},   {4096, 8},   {32768, 1},  {131072, 1},
+                                                                 {131072, 4}, {131072, 8}, {131072, 16}};
 
 TEST_CASE("times of attention", "[.bench_attend]") {
   CudaDev dev = memra_test::make_cuda();

@@ -128,14 +128,10 @@ inline Ceilings measure_ceilings(CudaDev& dev, Timer& timer) {
   // In the stream, not in a graph: there the runtime may pick another way to copy.
   const double copy_us = timer.plain_us([&] { memra::check(dev.copy(b.data(), a.data(), n)); });
   const ReadBody body{reinterpret_cast<const uint4*>(a.data()), n / 16, reinterpret_cast<std::uint32_t*>(b.data())};
-  const double read_us = timer.us([&] {
-    memra::check(memra::launch(dev, "read", memra::Grid{132 * 16, 1, 1}, body));
-  });
+  const double read_us = timer.us([&] { memra::check(memra::launch(dev, "read", memra::Grid{132 * 16, 1, 1}, body)); });
   c.copy = 2.0 * static_cast<double>(n) / copy_us / 1e3;
   c.read = static_cast<double>(n) / read_us / 1e3;
-  c.nothing_us = timer.us([&] {
-    memra::check(memra::launch(dev, "nothing", memra::Grid{1, 1, 1}, NothingBody{}));
-  });
+  c.nothing_us = timer.us([&] { memra::check(memra::launch(dev, "nothing", memra::Grid{1, 1, 1}, NothingBody{})); });
   std::printf("ceilings: read %.0f GB/s, copy %.0f GB/s (read + write), empty kernel in a graph %.2f us\n", c.read,
               c.copy, c.nothing_us);
   return c;

@@ -1,92 +1,131 @@
 // attend on CUDA: tensor cores over packed K and V, keys split on an absolute grid.
 //
-// Numeric class: q, scaled, and the weights are rounded to halves (bf16 where the plane is bf16), K and V of block
-// formats are exact integers times their scale (V rounded to half after it), sums are f32, weights are powers of two by
-// the hardware. The error against a float64 reference is at most that of bf16 attention on the same decoded values.
+// Numeric class: q, scaled, and the weights are rounded to halves (bf16 where the plane is bf16), K and V are the
+// decoded values rounded to halves, sums are f32, weights are powers of two by the hardware. The error against a
+// float64 reference is at most that of bf16 attention on the same decoded values.
 //
 // Every bit of a row is a function of the row's own position, its query, the keys it sees, the layer's geometry and
-// formats: a (row, query head) is a column of the matrix products, which depends on no other column; its keys are cut on
-// a grid of its own position (attend_grid.cuh), walked in steps that are absolute, and its decisions are its own.
+// formats: a (row, query head) is a column of the matrix products, which depends on no other column; its keys are cut
+// on a grid of its own position (attend_grid.cuh), walked in steps that are absolute, and its decisions are its own.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memra/cuda/api.hpp>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
 #include <memra/cuda/attend_stage.cuh>
 #include <memra/cuda/attend_tile.cuh>
-#include <memra/detail/portable_plane.hpp>
 #include <memra/launch.hpp>
 
 namespace memra::detail {
 
 /// Weights are 2^(score - e) with e of each column such that no weight passes 2^attend_top; the largest is at least
-/// 2^(attend_top - attend_slack) at the step that chose e. So e moves rarely, and weights keep all bits of a half down to
-/// 2^-29 of the largest.
+/// 2^(attend_top - attend_slack) at the step that chose e. So e moves rarely, and weights keep all bits of a half down
+/// to 2^-21 of the largest and more.
 inline constexpr float attend_top = 15.0F;
 inline constexpr float attend_slack = 8.0F;
 /// -e before any key is seen.
 inline constexpr float attend_no_exponent = 3.0e38F;
 
 /// One block: one chunk of one kv head, up to 8 * Tiles columns, of which each is a (row, query head). Warp w scores
-/// keys [16 w, 16 w + 16) of a step for all columns; the weights go through shared memory; then warp w adds up its 32
+/// keys [16 w, 16 w + 16) of a step for all columns; the weights go through shared memory; then warp w adds up its
 /// elements of V over all keys of the step. So each element is decoded once, whatever the number of rows and heads.
-template <Format KF, Format VF, unsigned Tiles>
+/// @tparam Groups  of 32 elements of V for each of four warps, whose products are a warpgroup's where the target has
+///                 those; 0: one group for each of two warps
+template <Format KF, Format VF, unsigned Tiles, unsigned Groups>
 struct CudaAttend {
-  static constexpr unsigned most_warps = 8;
-  static constexpr unsigned block_threads = 32 * most_warps;
+  static constexpr bool group = Groups != 0;
+  static constexpr unsigned groups = Groups == 0 ? 1 : Groups;
+  static constexpr unsigned warps = Groups == 0 ? 2 : 4;
+  static constexpr unsigned block_threads = 32 * warps;
+  static constexpr unsigned step_keys = 16 * warps;
+  static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
   static constexpr unsigned columns = 8 * Tiles;
+  static constexpr unsigned most_stages = 4;
+  static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
+  static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   using Keys = AttendKeys<KF>;
   using Values = AttendValues<VF>;
+  using KStage = AttendStage<KF, step_keys>;
+  using VStage = AttendStage<VF, step_keys>;
+  using Sums = float[2 * groups][Tiles][4];
 
   CudaAttendShape shape;
-  AttendStage<KF, true> k;
-  AttendStage<VF, false> v;
+  KStage k;
+  VStage v;
   const float* q;  ///< [rows][n_heads][dk]
   float scale;     ///< times log2 e
   float* partials;
-  unsigned warps;
-  unsigned slices;  ///< of a head's V: blocks that share a kv head and chunk
-  unsigned stages;
+  unsigned slices;      ///< of a head's V: blocks that share a kv head and chunk
+  unsigned stages = 2;  ///< steps in shared memory
+  bool mapped = false;  ///< copied by the copy engine
 
-  unsigned threads() const noexcept { return 32 * warps; }
-  std::size_t shared_bytes() const noexcept { return queries_at() + queries_bytes(); }
+  std::size_t shared_bytes() const noexcept { return barriers_at() + 8 * most_stages; }
 
-  // Shared memory: steps; weights [Tiles][keys][8] halves; per warp and column maxima (then sums of weights); per
-  // column factor of scores, and keys it sees; warps whose scores passed the top; q as fragments.
-  __host__ __device__ unsigned step_keys() const { return 16 * warps; }
+  /// As many steps on their way as leave room for another block beside this one.
+  void complete(const CudaApi::Driver& driver) noexcept {
+    mapped = k.map(driver) && v.map(driver);
+    // Four blocks to a multiprocessor, or three, two, one.
+    constexpr std::array<std::size_t, 4> rooms{55, 74, 112, 227};
+    for (std::size_t i = 0; i < rooms.size(); ++i) {
+      const std::size_t most = rooms[i] * 1024 < driver.shared_bytes ? rooms[i] * 1024 : driver.shared_bytes;
+      for (stages = most_stages; stages > 2 && shared_bytes() > most;) --stages;
+      if (stages > 2) return;
+    }
+  }
+
+  // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [dk / 16][Tiles][2][8][8]; of two
+  // steps per warp and column maxima (then sums of weights); per column factor of scores, and keys it sees; of two
+  // steps which warps' scores passed the top; barriers.
   __host__ __device__ unsigned step_bytes() const { return k.bytes + v.bytes; }
+  static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
   __host__ __device__ unsigned weights_at() const { return stages * step_bytes(); }
-  __host__ __device__ unsigned maxima_at() const { return weights_at() + Tiles * step_keys() * 16; }
-  __host__ __device__ unsigned factors_at() const { return maxima_at() + most_warps * columns * 4; }
+  __host__ __device__ unsigned queries_at() const { return weights_at() + 2 * weights_bytes; }
+  __host__ __device__ unsigned maxima_at() const { return queries_at() + k.dims * Tiles * 16; }
+  __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
   __host__ __device__ unsigned flags_at() const { return ranges_at() + columns * 8; }
-  __host__ __device__ unsigned queries_at() const { return flags_at() + 32; }
-  __host__ __device__ unsigned queries_bytes() const {
-    return static_cast<unsigned>(shape.dk) / 32 * Tiles * 32 * 16;
-  }
+  __host__ __device__ unsigned barriers_at() const { return flags_at() + 2 * warps; }
 
   /// Item: (tile of columns, chunk, slice and kv head).
   __device__ void block(const Item& item) const {
-    const std::size_t group = shape.n_heads / shape.n_kv_heads;
-    const std::size_t first_column = item.x * columns;
-    const std::size_t row_a = first_column / group;
-    const std::size_t row_last = (first_column + columns - 1) / group;
-    const std::size_t row_b = row_last < shape.rows ? row_last : shape.rows - 1;
-    const AttendSpan a = shape.span(row_a);
-    const AttendSpan b = shape.span(row_b);
+    Place at;
+    at.warp = threadIdx.x / 32;
+    at.lane = threadIdx.x % 32;
+    at.g = at.lane / 4;
+    at.t = at.lane % 4;
+    at.heads = shape.n_heads / shape.n_kv_heads;
+    at.first_column = item.x * columns;
+    at.kv_head = item.z / slices;
+    at.slice = static_cast<unsigned>(item.z % slices);
+    at.chunk = item.y;
+    at.row_a = at.first_column / at.heads;
+    const std::size_t last = (at.first_column + columns - 1) / at.heads;
+    at.row_b = last < shape.rows ? last : shape.rows - 1;
+    const AttendSpan a = shape.span(at.row_a);
+    const AttendSpan b = shape.span(at.row_b);
     if (b.hi <= b.lo) return;
     const std::size_t size_a = attend_chunk_keys(a.hi, shape.most_chunks);
     const std::size_t size_b = attend_chunk_keys(b.hi, shape.most_chunks);
-    bool ready = false;
-    pass(item, group, first_column, row_a, row_b, size_a, ready);
     // Rows on both sides of a rung of the grid: once more, for those on the other side.
-    if (size_b != size_a) pass(item, group, first_column, row_a, row_b, size_b, ready);
+    unsigned steps = 0;
+    for (at.size = size_a;; at.size = size_b) {
+      pass(at, steps);
+      if (at.size == size_b) return;
+    }
   }
 
  private:
-  struct Lane {
+  struct Place {
     unsigned warp, lane, g, t;
+    std::size_t heads;  ///< query heads of a kv head
+    std::size_t first_column, kv_head, chunk, row_a, row_b;
+    unsigned slice;
+    std::size_t size;  ///< of chunks
+    std::byte* shared;
+    std::uint32_t base;
   };
 
   /// Keys that the rows of this pass see in the chunk.
@@ -98,24 +137,23 @@ struct CudaAttend {
   };
 
   /// Keys of the chunk that `row` sees; none if its chunks are not of this size.
-  __device__ AttendSpan seen(std::size_t row, std::size_t chunk_lo, std::size_t size) const {
+  __device__ AttendSpan seen(const Place& at, std::size_t row) const {
     AttendSpan s = shape.span(row);
-    if (s.hi <= s.lo || attend_chunk_keys(s.hi, shape.most_chunks) != size) return {};
+    if (s.hi <= s.lo || attend_chunk_keys(s.hi, shape.most_chunks) != at.size) return {};
+    const std::size_t chunk_lo = at.chunk * at.size;
     s.lo = s.lo > chunk_lo ? s.lo : chunk_lo;
-    s.hi = s.hi < chunk_lo + size ? s.hi : chunk_lo + size;
+    s.hi = s.hi < chunk_lo + at.size ? s.hi : chunk_lo + at.size;
     return s.lo < s.hi ? s : AttendSpan{};
   }
 
-  __device__ void pass(const Item& item, std::size_t group, std::size_t first_column, std::size_t row_a,
-                       std::size_t row_b, std::size_t size, bool& ready) const {
-    extern __shared__ float4 memra_shared[];
-    auto* const shared = reinterpret_cast<std::byte*>(memra_shared);
-    const std::uint32_t base = shared_address(shared);
-    const Lane at{threadIdx.x / 32, threadIdx.x % 32, threadIdx.x % 32 / 4, threadIdx.x % 4};
-    const std::size_t chunk_lo = item.y * size;
+  /// @param steps  barriers' steps so far, over all passes
+  __device__ void pass(Place& at, unsigned& steps) const {
+    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
+    at.shared = memra_attend_shared;
+    at.base = shared_address(memra_attend_shared);
     Reach reach;
-    for (std::size_t row = row_a; row <= row_b; ++row) {
-      const AttendSpan s = seen(row, chunk_lo, size);
+    for (std::size_t row = at.row_a; row <= at.row_b; ++row) {
+      const AttendSpan s = seen(at, row);
       if (s.hi == 0) continue;
       reach.lo = s.lo < reach.lo ? s.lo : reach.lo;
       reach.hi = s.hi > reach.hi ? s.hi : reach.hi;
@@ -124,84 +162,102 @@ struct CudaAttend {
     }
     if (reach.hi == 0) return;
 
-    const unsigned n = step_keys();
-    const std::size_t kv_head = item.z / slices;
-    const std::size_t slice = item.z % slices;
-    const std::size_t k_element = kv_head * shape.dk;
-    const std::size_t v_element = kv_head * shape.dv + slice * v.dims;
+    const unsigned n = step_keys;
+    const std::size_t chunk_lo = at.chunk * at.size;
     const std::size_t first = reach.lo / n;
     const std::size_t end = (reach.hi + n - 1) / n;
+    const std::size_t k_element = at.kv_head * shape.dk;
+    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
+    const std::uint32_t barriers = at.base + barriers_at();
     const auto fetch = [&](std::size_t step, unsigned stage) {
-      if (step < end) {
-        const std::uint32_t to = base + stage * step_bytes();
-        k.copy(to, step * n, reach.lo, reach.hi, k_element);
-        v.copy(to + k.bytes, step * n, reach.lo, reach.hi, v_element);
+      const std::uint32_t to = at.base + stage * step_bytes();
+      if (mapped) {
+        if (threadIdx.x == 0 && step < end) {
+          barrier_expect(barriers + 8 * stage, k.payload + v.payload);
+          k.copy_mapped(to, step * n, k_element, barriers + 8 * stage);
+          v.copy_mapped(to + k.bytes, step * n, v_element, barriers + 8 * stage);
+        }
+      } else {
+        if (step < end) {
+          k.copy(to, step * n, reach.lo, reach.hi, k_element);
+          v.copy(to + k.bytes, step * n, reach.lo, reach.hi, v_element);
+        }
+        copies_commit();
       }
-      copies_commit();
     };
-    __syncthreads();  // of an earlier pass
-    for (unsigned i = 0; i + 1 < stages; ++i) fetch(first + i, i);
-
-    if (!ready) prepare_queries(shared, at, group, first_column, kv_head);
-    ready = true;
-    auto* const ranges = reinterpret_cast<int2*>(shared + ranges_at());
-    for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
-      const std::size_t row = (first_column + c) / group;
-      const AttendSpan s = row < shape.rows ? seen(row, chunk_lo, size) : AttendSpan{};
-      ranges[c] = s.hi == 0 ? int2{0, 0}
-                            : int2{static_cast<int>(s.lo - chunk_lo), static_cast<int>(s.hi - chunk_lo)};
+    const bool fresh = steps == 0;
+    if (fresh && mapped && threadIdx.x == 0) {
+      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i);
+      barrier_publish();
     }
+    __syncthreads();  // barriers; an earlier pass is over
+    // A pass begins with the stage after the last one's.
+    unsigned stage = steps % stages;
+    for (unsigned i = 0; i + 1 < stages; ++i) fetch(first + i, (stage + i) % stages);
+    if (fresh) prepare_queries(at);
+    auto* const ranges = reinterpret_cast<int2*>(at.shared + ranges_at());
+    for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
+      const std::size_t row = (at.first_column + c) / at.heads;
+      const AttendSpan s = row < shape.rows ? seen(at, row) : AttendSpan{};
+      ranges[c] = s.hi == 0 ? int2{0, 0} : int2{static_cast<int>(s.lo - chunk_lo), static_cast<int>(s.hi - chunk_lo)};
+    }
+    barrier_publish();
     __syncthreads();
 
-    float factor[Tiles][2];    // of scores
     float exponent[Tiles][2];  // -e
     float sum[Tiles][2];       // of this lane's keys' weights
-    float o[2][Tiles][4];
-    const auto* const factors = reinterpret_cast<const float*>(shared + factors_at());
+    Sums o;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
       for (unsigned j = 0; j < 2; ++j) {
-        factor[i][j] = factors[8 * i + 2 * at.t + j];
         exponent[i][j] = attend_no_exponent;
         sum[i][j] = 0.0F;
       }
 #pragma unroll
-      for (unsigned j = 0; j < 4; ++j) o[0][i][j] = o[1][i][j] = 0.0F;
+      for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
     }
 
-    unsigned stage = 0;
     for (std::size_t step = first; step < end; ++step) {
-      if (stages == 2) {
-        copies_wait<0>();
-      } else if (stages == 3) {
-        copies_wait<1>();
+      const std::uint32_t part = at.base + stage * step_bytes();
+      const unsigned turn = steps % 2;
+      if (mapped) {
+        barrier_wait(barriers + 8 * stage, steps / stages % 2);
       } else {
-        copies_wait<2>();
+        wait_for_copies();
+        __syncthreads();
       }
-      __syncthreads();
-      fetch(step + stages - 1, stage == 0 ? stages - 1 : stage - 1);  // where the last step's keys were
-      const std::uint32_t part = base + stage * step_bytes();
-      stage = stage + 1 == stages ? 0 : stage + 1;
       float s[Tiles][4];
-      score(part, base + queries_at(), at, s);
-      if (step * n < reach.all_lo || step * n + n > reach.all_hi) {
-        mask(ranges, at, static_cast<int>(step * n - chunk_lo), s);
-      }
-      weigh(shared, base, at, s, factor, exponent, sum, o);
-      add(part + k.bytes, base + weights_at(), at, slice, o);
+      score(at, part, s);
+      const bool edge = step * n < reach.all_lo || step * n + n > reach.all_hi;
+      if (edge) mask(at, static_cast<int>(step * n - chunk_lo), s);
+      weigh(at, turn, s, exponent, sum, o);
+      // Every warp is past the step before this one: its keys' place is free.
+      fetch(step + stages - 1, stage == 0 ? stages - 1 : stage - 1);
+      add(at, part + k.bytes, turn, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
+      stage = stage + 1 == stages ? 0 : stage + 1;
+      ++steps;
     }
-    finish(item, shared, at, group, first_column, slice, exponent, sum, o);
+    finish(at, exponent, sum, o);
+  }
+
+  __device__ void wait_for_copies() const {
+    if (stages == 2) {
+      copies_wait<0>();
+    } else if (stages == 3) {
+      copies_wait<1>();
+    } else {
+      copies_wait<2>();
+    }
   }
 
   /// Scales each column's query to halves, exactly but for one rounding: a power of two of its own takes its largest
   /// element to between 2^8 and 2^9.
-  __device__ void prepare_queries(std::byte* shared, const Lane& at, std::size_t group, std::size_t first_column,
-                                  std::size_t kv_head) const {
+  __device__ void prepare_queries(const Place& at) const {
     const auto dk = static_cast<unsigned>(shape.dk);
     for (unsigned c = at.warp; c < columns; c += warps) {
-      const std::size_t row = (first_column + c) / group;
-      const std::size_t head = kv_head * group + (first_column + c) % group;
+      const std::size_t row = (at.first_column + c) / at.heads;
+      const std::size_t head = at.kv_head * at.heads + (at.first_column + c) % at.heads;
       const bool real = row < shape.rows;
       const float* const x = q + ((shape.first_row + row) * shape.n_heads + head) * dk;
       float top = 0.0F;
@@ -217,70 +273,110 @@ struct CudaAttend {
       e = top == 0.0F || e > 119 ? 0 : e < -100 ? -100 : e;
       const float up = __uint_as_float(static_cast<unsigned>(127 - e) << 23);
       if (at.lane == 0) {
-        reinterpret_cast<float*>(shared + factors_at())[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
+        reinterpret_cast<float*>(at.shared + factors_at())[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
       }
-      // One 4-byte register of a lane's fragment at a time: [group][tile][lane][step][reg].
-      auto* const out = reinterpret_cast<std::uint32_t*>(shared + queries_at());
-      for (unsigned i = at.lane; i < dk / 2; i += 32) {
-        const unsigned reg = i % 2;
-        const unsigned step = i / 2 % 2;
-        const unsigned t = i / 4 % 4;
-        const unsigned block = i / 16;
+      auto* const out = reinterpret_cast<std::uint32_t*>(at.shared + queries_at());
+      for (unsigned i = at.lane; i < dk / 2; i += 32) {  // two elements: what a lane's register would hold
+        const unsigned t = i % 4;
+        const unsigned reg = i / 4 % 2;
+        const unsigned step = i / 8 % 2;
         float y[2];
         for (unsigned half = 0; half < 2; ++half) {
-          const unsigned d = 32 * block + Keys::element(step, t, reg, half);
+          const unsigned d = i / 16 * 32 + Keys::element(step, t, reg, half);
           y[half] = real ? __fmul_rn(__fmul_rn(x[d], scale), up) : 0.0F;
         }
-        out[((block * Tiles + c / 8) * 32 + c % 8 * 4 + t) * 4 + step * 2 + reg] =
-            pack_halves<AttendFormat<KF>::bf16>(y[0], y[1]);
+        out[((i / 8 * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t] = pack_halves<k_bf16>(y[0], y[1]);
       }
     }
   }
 
   /// s[tile]: keys g and g + 8 of this warp's, columns 2 t and 2 t + 1 of the tile.
-  __device__ void score(std::uint32_t part, std::uint32_t queries, const Lane& at, float (&s)[Tiles][4]) const {
-    constexpr bool blocks = AttendFormat<KF>::blocks;
-    constexpr bool bf16 = AttendFormat<KF>::bf16;
-    const std::uint32_t keys = part + at.warp * 16 * k.stride + Keys::lane_offset(at.lane, k.stride);
-    const unsigned groups = k.dims / 32;
-    const std::uint32_t scales = part + k.scales_at + (at.warp * 16 + at.g) * groups * 2;
-    const std::uint32_t fragments = queries + at.lane * 16;
+  __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4]) const {
+    const std::uint32_t lane_keys = part + k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
+    const auto load_at = [&](unsigned j) {
+      return (lane_keys + (j * 32 >> k.width_shift) * step_keys * k.width) ^ (j * 32 & (k.width - 1));
+    };
+    const unsigned offset = k.box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
+    const std::uint32_t scales = part + k.scales_at + (at.warp * 16 + at.g) * 16;
+    const std::uint32_t queries = at.base + queries_at();
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) s[i][j] = 0.0F;
     }
-#pragma unroll 2
-    for (unsigned group = 0; group < groups; ++group) {
-      std::uint32_t a[2][4];
-      Keys::load(keys, group, a);
-      float d0 = 0.0F;
-      float d1 = 0.0F;
-      if constexpr (blocks) {
-        d0 = load_shared_half(scales + group * 2);
-        d1 = load_shared_half(scales + 8 * groups * 2 + group * 2);
-      }
+    __half2 top[2] = {};
+    // Two groups of 32 elements at a time: their scales share a word.
+    for (unsigned pair = 0; pair < k.dims / 64; ++pair) {
+      std::uint32_t a[2][2][4];
+      Keys::load(load_at, pair, a);
+      if constexpr (AttendFormat<KF>::blocks) {
+        const std::uint32_t word = scales + (offset + pair * 4) / 16 * step_keys * 16 + (offset + pair * 4) % 16;
+        const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 128))};
 #pragma unroll
-      for (unsigned i = 0; i < Tiles; ++i) {
-        const uint4 b = load_shared_16(fragments + (group * Tiles + i) * 512);
-        if constexpr (blocks) {
-          float x[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-          mma_16x8x16<bf16>(x, a[0], b.x, b.y);
-          mma_16x8x16<bf16>(x, a[1], b.z, b.w);
-          s[i][0] = __fmaf_rn(x[0], d0, s[i][0]);
-          s[i][1] = __fmaf_rn(x[1], d0, s[i][1]);
-          s[i][2] = __fmaf_rn(x[2], d1, s[i][2]);
-          s[i][3] = __fmaf_rn(x[3], d1, s[i][3]);
-        } else {
-          mma_16x8x16<bf16>(s[i], a[0], b.x, b.y);
-          mma_16x8x16<bf16>(s[i], a[1], b.z, b.w);
+        for (unsigned i = 0; i < 2; ++i) {
+          top[i] = __hmax2(top[i], __habs2(d[i]));
+          const __half2 both[2] = {__low2half2(d[i]), __high2half2(d[i])};
+#pragma unroll
+          for (unsigned j = 0; j < 4; ++j) {  // group and step
+            std::uint32_t(&r)[4] = a[j / 2][j % 2];
+            r[i] = half2_bits(__hmul2(half2_of(r[i]), both[j / 2]));
+            r[i + 2] = half2_bits(__hmul2(half2_of(r[i + 2]), both[j / 2]));
+          }
         }
       }
+      group_begin_if();
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j) {
+        multiply<group, k_bf16>(s, a[j / 2][j % 2], queries + (pair * 4 + j) * Tiles * 256, at.lane * 16);
+      }
+      group_end_if();
+    }
+    if constexpr (AttendFormat<KF>::blocks) {
+      const float most = AttendFormat<KF>::most_scale;
+      const bool wild[2] = {fmaxf(__low2float(top[0]), __high2float(top[0])) > most,
+                            fmaxf(__low2float(top[1]), __high2float(top[1])) > most};
+      if (__any_sync(0xffffffffU, wild[0] || wild[1])) score_wild(at, part, wild, s);
     }
   }
 
+  __device__ static void group_begin_if() {
+    if constexpr (group) group_begin();
+  }
+  __device__ static void group_end_if() {
+    if constexpr (group) {
+      group_commit();
+      group_wait();
+    }
+  }
+
+  /// Keys whose values do not fit into halves: one by one, in f32.
+  __device__ void score_wild(const Place& at, std::uint32_t part, const bool (&wild)[2], float (&s)[Tiles][4]) const {
+    const unsigned offset = k.box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
+    const auto* const queries = reinterpret_cast<const __half*>(at.shared + queries_at());
+    float x[Tiles][4];  // indexed at run time: in memory, where `s` must not be
+#pragma unroll
+    for (unsigned i = 0; i < Tiles * 4; ++i) x[i / 4][i % 4] = s[i / 4][i % 4];
+#pragma unroll 1
+    for (unsigned i = 0; i < Tiles * 4; ++i) {
+      const unsigned j = i % 4;
+      if (j < 2 ? !wild[0] : !wild[1]) continue;
+      const unsigned key = at.warp * 16 + at.g + j / 2 * 8;
+      float y = 0.0F;
+#pragma unroll 1
+      for (unsigned n = 0; n < k.dims; ++n) {  // n: place in the products' order
+        const unsigned e = n / 32 * 32 + Keys::element(n / 16 % 2, n % 8 / 2, n / 8 % 2, n % 2);
+        const __half w = queries[((n / 16 * Tiles + i / 4) * 2 + n / 8 % 2) * 64 + (2 * at.t + j % 2) * 8 + n % 8];
+        y = __fmaf_rn(__half2float(w), k.value(part, key, e, offset), y);
+      }
+      x[i / 4][j] = y;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < Tiles * 4; ++i) s[i / 4][i % 4] = x[i / 4][i % 4];
+  }
+
   /// Scores of keys that a column does not see become -inf.
-  __device__ void mask(const int2* ranges, const Lane& at, int first, float (&s)[Tiles][4]) const {
+  __device__ void mask(const Place& at, int first, float (&s)[Tiles][4]) const {
+    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
     const int key = first + static_cast<int>(at.warp * 16 + at.g);
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
@@ -293,32 +389,25 @@ struct CudaAttend {
     }
   }
 
-  /// Weights of this warp's keys into shared memory, for a step's all warps. A column whose exponent is too small for
-  /// one of the step's keys takes the step's largest score instead; what it has so far is scaled.
-  __device__ void weigh(std::byte* shared, std::uint32_t base, const Lane& at, const float (&s)[Tiles][4],
-                        const float (&factor)[Tiles][2], float (&exponent)[Tiles][2], float (&sum)[Tiles][2],
-                        float (&o)[2][Tiles][4]) const {
-    bool over = false;
-    float p[Tiles][4];
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 4; ++j) {
-        p[i][j] = __fmaf_rn(s[i][j], factor[i][j % 2], exponent[i][j % 2]);
-        over = over || p[i][j] > attend_top;
-      }
-    }
-    store_weights(base, at, p);
-    auto* const flags = reinterpret_cast<volatile std::uint8_t*>(shared + flags_at());
-    auto* const maxima = reinterpret_cast<float*>(shared + maxima_at());
+  /// Weights of this warp's keys into shared memory, for all warps. A column whose exponent is too small for one of the
+  /// step's keys takes the step's largest score instead; what it has so far is scaled. Ends with all warps' weights
+  /// visible.
+  __device__ void weigh(const Place& at, unsigned turn, const float (&s)[Tiles][4], float (&exponent)[Tiles][2],
+                        float (&sum)[Tiles][2], Sums& o) const {
+    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
+    auto* const flags = reinterpret_cast<volatile std::uint8_t*>(at.shared + flags_at()) + turn * warps;
+    auto* const maxima = reinterpret_cast<float*>(at.shared + maxima_at()) + turn * warps * columns;
+    float more[Tiles][2];
+    bool over = store_weights(at, turn, s, exponent, more);
     over = __any_sync(0xffffffffU, over);
     if (at.lane == 0) flags[at.warp] = over ? 1 : 0;
     if (over) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
+        const float2 factor = factors[4 * i + at.t];
 #pragma unroll
         for (unsigned j = 0; j < 2; ++j) {
-          float top = __fmul_rn(fmaxf(s[i][j], s[i][j + 2]), factor[i][j]);
+          float top = __fmul_rn(fmaxf(s[i][j], s[i][j + 2]), j == 0 ? factor.x : factor.y);
 #pragma unroll
           for (unsigned distance = 4; distance < 32; distance *= 2) {
             top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
@@ -327,6 +416,7 @@ struct CudaAttend {
         }
       }
     }
+    barrier_publish();
     __syncthreads();
     unsigned passed = 0;
     for (unsigned w = 0; w < warps; ++w) passed |= static_cast<unsigned>(flags[w]) << w;
@@ -336,6 +426,7 @@ struct CudaAttend {
 #pragma unroll
         for (unsigned j = 0; j < 2; ++j) {
           float top = -INFINITY;
+#pragma unroll 1
           for (unsigned w = 0; w < warps; ++w) {
             if ((passed >> w & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
           }
@@ -344,68 +435,223 @@ struct CudaAttend {
             const float c = exp2_fast(__fsub_rn(now, exponent[i][j]));
             exponent[i][j] = now;
             sum[i][j] = __fmul_rn(sum[i][j], c);
-            o[0][i][j] = __fmul_rn(o[0][i][j], c);
-            o[0][i][j + 2] = __fmul_rn(o[0][i][j + 2], c);
-            o[1][i][j] = __fmul_rn(o[1][i][j], c);
-            o[1][i][j + 2] = __fmul_rn(o[1][i][j + 2], c);
+#pragma unroll
+            for (unsigned n = 0; n < 4 * groups; ++n) {
+              o[n / 2][i][n % 2 * 2 + j] = __fmul_rn(o[n / 2][i][n % 2 * 2 + j], c);
+            }
           }
         }
-#pragma unroll
-        for (unsigned j = 0; j < 4; ++j) p[i][j] = __fmaf_rn(s[i][j], factor[i][j % 2], exponent[i][j % 2]);
       }
-      store_weights(base, at, p);
+      store_weights(at, turn, s, exponent, more);
+      barrier_publish();
       __syncthreads();
     }
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
-      sum[i][0] = __fadd_rn(__fadd_rn(sum[i][0], p[i][0]), p[i][2]);
-      sum[i][1] = __fadd_rn(__fadd_rn(sum[i][1], p[i][1]), p[i][3]);
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) sum[i][j] = __fadd_rn(sum[i][j], more[i][j]);
     }
   }
 
-  /// p: exponents in, weights out.
-  __device__ void store_weights(std::uint32_t base, const Lane& at, float (&p)[Tiles][4]) const {
-    const std::uint32_t to = base + weights_at() + (at.warp * 16 + at.g) * 16 + at.t * 4;
+  /// @param more  sums of this lane's two weights of a column
+  /// @return whether a weight passes the top
+  __device__ bool store_weights(const Place& at, unsigned turn, const float (&s)[Tiles][4],
+                                const float (&exponent)[Tiles][2], float (&more)[Tiles][2]) const {
+    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
+    const std::uint32_t to = at.base + weights_at() + turn * weights_bytes + at.warp * Tiles * 256;
+    bool over = false;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
+      const float2 factor = factors[4 * i + at.t];
+      float p[4];
 #pragma unroll
-      for (unsigned j = 0; j < 4; ++j) p[i][j] = exp2_fast(p[i][j]);
-      store_shared(to + i * step_keys() * 16, pack_halves<AttendFormat<VF>::bf16>(p[i][0], p[i][1]));
-      store_shared(to + i * step_keys() * 16 + 128, pack_halves<AttendFormat<VF>::bf16>(p[i][2], p[i][3]));
+      for (unsigned j = 0; j < 4; ++j) {
+        p[j] = __fmaf_rn(s[i][j], j % 2 == 0 ? factor.x : factor.y, exponent[i][j % 2]);
+        over = over || p[j] > attend_top;
+        p[j] = exp2_fast(p[j]);
+      }
+      more[i][0] = __fadd_rn(p[0], p[2]);
+      more[i][1] = __fadd_rn(p[1], p[3]);
+      store_turned(to + i * 256, pack_halves<v_bf16>(p[0], p[1]), pack_halves<v_bf16>(p[2], p[3]), at.lane);
+    }
+    return over;
+  }
+
+  /// o += V^T times weights, for this warp's elements.
+  /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
+  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, int edge, Sums& o) const {
+    const std::uint32_t weights = at.base + weights_at() + turn * weights_bytes;
+    const VPlace from(*this, at, part);
+    if constexpr (AttendFormat<VF>::blocks) {
+#pragma unroll
+      for (unsigned i = 0; i < groups; ++i) add_wild(at, from, i, weights, o);
+    } else if (edge >= 0 && __syncthreads_or(wild_values(at, part)) != 0) {
+      return add_by_rows(at, from, weights, edge, o);
+    }
+    for (unsigned key = 0; key < step_keys; key += 32) {
+      std::uint32_t a[groups][2][2][4];
+#pragma unroll
+      for (unsigned i = 0; i < groups; ++i) from.load(i, key, a[i]);
+      products(at, a, weights + key / 16 * Tiles * 256, o);
     }
   }
 
-  /// o += V^T times weights, for this warp's 32 elements.
-  __device__ void add(std::uint32_t part, std::uint32_t weights, const Lane& at, std::size_t slice,
-                      float (&o)[2][Tiles][4]) const {
-    constexpr bool bf16 = AttendFormat<VF>::bf16;
-    constexpr unsigned word_elems = AttendFormat<VF>::scale_word_elems;
-    const std::uint32_t quants =
-        part + at.warp * AttendFormat<VF>::group_bytes + Values::lane_offset(at.lane, v.stride);
-    const std::uint32_t words = at.warp * 32 / word_elems * v.keys * 4;
-    // Slices are whole pairs of groups, so that the place in a word is the warp's.
-    static_cast<void>(slice);
-    for (unsigned key = 0; key < v.keys; key += 32) {
-      std::uint32_t a[2][2][4];
-      Values::load(quants + key * v.stride, v.stride, part + v.scales_at + words + key * 4,
-                   part + v.fifths_at + words + key * 4, at.warp, at.lane, a);
+  /// What a warp reads of a step's V.
+  struct VPlace {
+    std::uint32_t part;
+    unsigned lane;
+    unsigned width;
+    std::uint32_t quants[groups], scales[groups], fifths[groups];  ///< scales and fifths of key 2 t
+    bool upper[groups];                                            ///< half of a word that the scale is
+
+    __device__ VPlace(const CudaAttend& body, const Place& at, std::uint32_t step)
+        : part(step), lane(at.lane), width(body.v.width) {
 #pragma unroll
-      for (unsigned i = 0; i < Tiles; ++i) {
-        std::uint32_t b[4];
-        load_matrices_turned(weights + (i * v.keys + key + at.lane) * 16, b);
-        mma_16x8x16<bf16>(o[0][i], a[0][0], b[0], b[1]);
-        mma_16x8x16<bf16>(o[1][i], a[0][1], b[0], b[1]);
-        mma_16x8x16<bf16>(o[0][i], a[1][0], b[2], b[3]);
-        mma_16x8x16<bf16>(o[1][i], a[1][1], b[2], b[3]);
+      for (unsigned i = 0; i < groups; ++i) {
+        const unsigned n = at.warp * groups + i;
+        const std::size_t element = at.kv_head * body.shape.dv;
+        const unsigned byte = VStage::box_offset(element, VStage::scale_bytes) + n * VStage::scale_bytes;
+        quants[i] = step + body.v.piece_at(Values::lane_key(lane), Values::lane_piece(lane, n));
+        scales[i] = step + body.v.scales_at + VStage::word_at(2 * at.t, byte & ~3U);
+        fifths[i] = step + body.v.fifths_at + VStage::word_at(2 * at.t, byte);
+        upper[i] = (byte & 2U) != 0;
+      }
+    }
+    /// Keys [key, key + 32) of group i.
+    __device__ void load(unsigned i, unsigned key, std::uint32_t (&a)[2][2][4]) const {
+      Values::load(quants[i] + key * width, width, scales[i] + key * 16, fifths[i] + key * 16, upper[i], lane, a);
+    }
+  };
+
+  __device__ static void products(const Place& at, const std::uint32_t (&a)[groups][2][2][4], std::uint32_t weights,
+                                  Sums& o) {
+    group_begin_if();
+#pragma unroll
+    for (unsigned step = 0; step < 2; ++step) {
+#pragma unroll
+      for (unsigned i = 0; i < 2 * groups; ++i) {
+        multiply<group, v_bf16>(o[i], a[i / 2][step][i % 2], weights + step * Tiles * 256, at.lane * 16);
+      }
+    }
+    group_end_if();
+  }
+
+  /// V of keys whose values do not fit into halves, or are not finite: added one by one, in f32, to the columns that
+  /// give them weight; then their scales become 0.
+  __device__ void add_wild(const Place& at, const VPlace& from, unsigned i, std::uint32_t weights, Sums& o) const {
+    const std::uint32_t scales = from.scales[i] - 2 * at.t * 16;
+    for (unsigned first = 0; first < step_keys; first += 32) {
+      const std::uint32_t word = load_shared_4(scales + (first + at.lane) * 16);
+      const __half2 size = __habs2(half2_of(word));
+      bool wild = !(__half2float(VF != Format::q5_1 && from.upper[i] ? __high2half(size) : __low2half(size)) <=
+                    AttendFormat<VF>::most_scale);
+      if constexpr (VF == Format::q5_1) {
+        wild = wild || !(__half2float(__high2half(size)) <= AttendFormat<VF>::most_offset);
+      }
+      for (unsigned all = __ballot_sync(0xffffffffU, wild); all != 0; all &= all - 1) {
+        const unsigned key = first + static_cast<unsigned>(__ffs(static_cast<int>(all))) - 1;
+        add_one(at, from.part, weights, i, key, o);
+        __syncwarp();
+        if (at.lane == 0) {
+          if constexpr (VF == Format::q5_1) {
+            store_shared(scales + key * 16, 0);
+          } else {
+            store_shared_half(scales + key * 16 + (from.upper[i] ? 2 : 0), 0);
+          }
+          barrier_publish();
+        }
+        __syncwarp();
       }
     }
   }
 
-  __device__ void finish(const Item& item, std::byte* shared, const Lane& at, std::size_t group,
-                         std::size_t first_column, std::size_t slice, const float (&exponent)[Tiles][2],
-                         float (&sum)[Tiles][2], const float (&o)[2][Tiles][4]) const {
-    auto* const sums = reinterpret_cast<float*>(shared + maxima_at());
-    const auto* const ranges = reinterpret_cast<const int2*>(shared + ranges_at());
+  __device__ void add_one(const Place& at, std::uint32_t part, std::uint32_t weights, unsigned i, unsigned key,
+                          Sums& o) const {
+    const unsigned offset = VStage::box_offset(at.kv_head * shape.dv, VStage::scale_bytes);
+    float x[4];  // tile, half
+#pragma unroll
+    for (unsigned n = 0; n < 4; ++n) {
+      x[n] = v.value(part, key, (at.warp * groups + i) * 32 + Values::element(n / 2, at.g, n % 2), offset);
+    }
+#pragma unroll
+    for (unsigned tile = 0; tile < Tiles; ++tile) {
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) {
+        const std::uint32_t w = load_shared_4(weights + ((key / 16 * Tiles + tile) * 2 + key / 8 % 2) * 128 +
+                                              (2 * at.t + j) * 16 + key % 8 / 2 * 4);
+        const float p = __half2float(key % 2 == 0 ? __low2half(half2_of(w)) : __high2half(half2_of(w)));
+        if (p == 0.0F) continue;
+#pragma unroll
+        for (unsigned n = 0; n < 4; ++n) {
+          float& sum = o[2 * i + n / 2][tile][n % 2 * 2 + j];
+          sum = __fmaf_rn(p, x[n], sum);
+        }
+      }
+    }
+  }
+
+  /// Whether this lane finds an infinity or NaN among its keys' elements of the warp's group.
+  __device__ bool wild_values(const Place& at, std::uint32_t part) const {
+    bool wild = false;
+    for (unsigned key = at.lane; key < step_keys; key += 32) {
+      constexpr unsigned pieces = groups * AttendFormat<VF>::group_bytes / 16;
+      for (unsigned i = 0; i < pieces; ++i) {
+        const uint4 w = load_shared_16(part + v.piece_at(key, at.warp * pieces + i));
+        wild = wild || AttendFormat<VF>::wild(w.x) || AttendFormat<VF>::wild(w.y) || AttendFormat<VF>::wild(w.z) ||
+               AttendFormat<VF>::wild(w.w);
+      }
+    }
+    return wild;
+  }
+
+  /// As `add`, where V has values that are not finite in keys that some columns do not see: those must not meet even
+  /// weights of 0. Row by row, with the keys it does not see as zeros, for its columns: the bits are those of a call
+  /// that has this row alone.
+  __device__ void add_by_rows(const Place& at, const VPlace& from, std::uint32_t weights, int first, Sums& o) const {
+    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
+#pragma unroll 1
+    for (std::size_t row = at.row_a; row <= at.row_b; ++row) {
+      const std::size_t begin = row * at.heads < at.first_column ? 0 : row * at.heads - at.first_column;
+      const int2 seen = ranges[begin];
+      Sums x;
+#pragma unroll
+      for (unsigned i = 0; i < 2 * groups; ++i) {
+#pragma unroll
+        for (unsigned j = 0; j < 4 * Tiles; ++j) x[i][j / 4][j % 4] = o[i][j / 4][j % 4];
+      }
+#pragma unroll 1
+      for (unsigned key = 0; key < step_keys; key += 32) {
+        std::uint32_t a[groups][2][2][4];
+#pragma unroll
+        for (unsigned i = 0; i < groups; ++i) {
+          from.load(i, key, a[i]);
+#pragma unroll
+          for (unsigned j = 0; j < 16; ++j) {
+            const int own = first + static_cast<int>(key + j / 8 * 16 + j % 4 / 2 * 8 + 2 * at.t);
+            const std::uint32_t low = own >= seen.x && own < seen.y ? 0x0000FFFFU : 0;
+            const std::uint32_t high = own + 1 >= seen.x && own + 1 < seen.y ? 0xFFFF0000U : 0;
+            a[i][j / 8][j / 4 % 2][j % 4] &= low | high;
+          }
+        }
+        products(at, a, weights + key / 16 * Tiles * 256, x);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (unsigned j = 0; j < 4; ++j) {
+          const std::size_t c = at.first_column + 8 * i + 2 * at.t + j % 2;
+          if (c / at.heads != row) continue;
+#pragma unroll
+          for (unsigned n = 0; n < 2 * groups; ++n) o[n][i][j] = x[n][i][j];
+        }
+      }
+    }
+  }
+
+  __device__ void finish(const Place& at, const float (&exponent)[Tiles][2], float (&sum)[Tiles][2],
+                         const Sums& o) const {
+    auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
+    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
     __syncthreads();
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
@@ -419,65 +665,28 @@ struct CudaAttend {
       }
     }
     __syncthreads();
-    const std::size_t kv_head = item.z / slices;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
       for (unsigned j = 0; j < 2; ++j) {
         const unsigned c = 8 * i + 2 * at.t + j;
         if (ranges[c].y == 0) continue;
-        const std::size_t row = (first_column + c) / group;
-        const std::size_t head = kv_head * group + (first_column + c) % group;
-        float* const to = shape.partial(partials, row, head, item.y);
-        float* const own = to + slice * v.dims + at.warp * 32;
+        const std::size_t row = (at.first_column + c) / at.heads;
+        const std::size_t head = at.kv_head * at.heads + (at.first_column + c) % at.heads;
+        float* const to = shape.partial(partials, row, head, at.chunk);
+        float* const own = to + at.slice * slice_dims + at.warp * groups * 32;
 #pragma unroll
-        for (unsigned tile = 0; tile < 2; ++tile) {
-          own[Values::element(tile, at.g, 0)] = o[tile][i][j];
-          own[Values::element(tile, at.g, 1)] = o[tile][i][j + 2];
+        for (unsigned n = 0; n < 2 * groups; ++n) {
+          own[n / 2 * 32 + Values::element(n % 2, at.g, 0)] = o[n][i][j];
+          own[n / 2 * 32 + Values::element(n % 2, at.g, 1)] = o[n][i][j + 2];
         }
-        if (at.warp == 0 && at.g == 0 && slice == 0) {
+        if (at.warp == 0 && at.g == 0 && at.slice == 0) {
           float l = sums[c];
           for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
           to[shape.dv] = -exponent[i][j];
           to[shape.dv + 1] = l;
         }
       }
-    }
-  }
-};
-
-/// Folds a row's chunks, ascending. Item: (head, row); one thread per output element.
-struct CudaAttendFold {
-  static constexpr unsigned block_threads = 128;
-
-  CudaAttendShape shape;
-  const float* partials;
-  float* out;  ///< [rows][n_heads][dv]
-
-  __device__ void block(const Item& item) const {
-    float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dv;
-    const AttendSpan span = shape.span(item.y);
-    if (span.hi <= span.lo) {
-      for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) y[d] = 0.0F;
-      return;
-    }
-    const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
-    const std::size_t first = span.lo / size;
-    const std::size_t last = (span.hi - 1) / size;
-    const float* const at = shape.partial(const_cast<float*>(partials), item.y, item.x, 0);
-    const std::size_t stride = shape.dv + 2;
-    float top = -INFINITY;
-    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[c * stride + shape.dv]);
-    for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) {
-      float l = 0.0F;
-      float o = 0.0F;
-      for (std::size_t c = first; c <= last; ++c) {
-        const float* const part = at + c * stride;
-        const float w = exp2_fast(__fsub_rn(part[shape.dv], top));
-        l = __fmaf_rn(part[shape.dv + 1], w, l);
-        o = __fmaf_rn(part[d], w, o);
-      }
-      y[d] = o / l;
     }
   }
 };

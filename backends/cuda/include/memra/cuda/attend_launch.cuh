@@ -1,14 +1,18 @@
 // Which attend kernel a shape takes, and its launches.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memra/cuda/attend.cuh>
+#include <memra/cuda/attend_fold.cuh>
 #include <memra/detail/scratch.hpp>
 #include <memra/error.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/portable_ops.hpp>
 #include <memra/views.hpp>
 
 namespace memra::detail {
@@ -28,51 +32,86 @@ inline constexpr std::array<CudaAttendPair, 7> cuda_attend_pairs{{{Format::q8_0,
 /// By formats, layouts and geometry only: the same for every number of rows.
 inline bool cuda_attend_fits(const KvReadView& kv) noexcept {
   const auto aligned = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
-  const auto size = [](std::size_t d) { return d == 512 || (d % 64 == 0 && d != 0 && d <= 256); };
-  if (!size(kv.head_dim_k) || !size(kv.head_dim_v) || !aligned(kv.k.data) || !aligned(kv.v.data)) return false;
+  const auto k_fits = [](std::size_t d) { return d % 64 == 0 && d != 0 && d <= 512; };
+  const auto v_fits = [](std::size_t d) { return d == 64 || d == 128 || d == 256 || d == 512; };
+  if (!k_fits(kv.head_dim_k) || !v_fits(kv.head_dim_v) || !aligned(kv.k.data) || !aligned(kv.v.data)) return false;
   for (const CudaAttendPair& p : cuda_attend_pairs) {
     if (p.k == kv.k.shape.format && p.v == kv.v.shape.format) return true;
   }
   return false;
 }
 
+template <class Body>
+Body cuda_attend_body(const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
+                      float* partials) noexcept {
+  return {shape,
+          {PortableSource(kv.k), kv.k.shape.layout == Layout::split, static_cast<unsigned>(kv.head_dim_k)},
+          {PortableSource(kv.v), kv.v.shape.layout == Layout::split, Body::slice_dims},
+          a.q,
+          // Scores come out in units of log2: the weights are powers of two.
+          a.scale * 1.44269504F,
+          partials,
+          static_cast<unsigned>(kv.head_dim_v / Body::slice_dims)};
+}
+
 /// One pass of up to attend_block_rows rows: partial results, then their fold.
-template <Format KF, Format VF, unsigned Tiles, class D>
+template <class Body, class D>
 Status cuda_attend_pass(D& dev, const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
                         float* partials) noexcept {
-  using Body = CudaAttend<KF, VF, Tiles>;
-  const std::size_t slices = (kv.head_dim_v + 32 * Body::most_warps - 1) / (32 * Body::most_warps);
-  const auto dims = static_cast<unsigned>(kv.head_dim_v / slices);
-  const unsigned warps = dims / 32;
-  Body body{shape,
-            {PortableSource(kv.k), kv.k.shape.layout == Layout::split, static_cast<unsigned>(kv.head_dim_k), 16 * warps},
-            {PortableSource(kv.v), kv.v.shape.layout == Layout::split, dims, 16 * warps},
-            a.q,
-            // Scores come out in units of log2: the weights are powers of two.
-            a.scale * 1.44269504F,
-            partials,
-            warps,
-            static_cast<unsigned>(slices),
-            4};
-  while (body.stages > 2 && body.shared_bytes() > 56 * 1024) --body.stages;
+  const auto body = cuda_attend_body<Body>(kv, a, shape, partials);
   const std::size_t columns = shape.rows * (a.n_heads / kv.n_kv_heads);
   // No row of this pass can have more chunks of the smallest size than this; a row far back has larger ones.
   const std::size_t reach =
       (kv.at.pos_bound + shape.first_row + shape.rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
-  const Grid grid{(columns + Body::columns - 1) / Body::columns,
-                  reach < shape.most_chunks ? reach : shape.most_chunks, kv.n_kv_heads * slices};
+  const Grid grid{(columns + Body::columns - 1) / Body::columns, reach < shape.most_chunks ? reach : shape.most_chunks,
+                  kv.n_kv_heads * body.slices};
   if (Status s = launch(dev, "attend", grid, body); !s) return s;
   return launch(dev, "attend_fold", Grid{a.n_heads, shape.rows, 1}, CudaAttendFold{shape, partials, a.out});
 }
 
+/// Shared memory that a block may have on the device behind `dev`, a CudaDev or a wrapper of one.
+template <class D>
+std::size_t cuda_shared_limit(D& dev) noexcept {
+  if constexpr (requires { dev.inner(); }) {
+    return cuda_shared_limit(dev.inner());
+  } else {
+    int bytes = 0;
+    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, dev.ordinal()) != cudaSuccess) return 0;
+    return static_cast<std::size_t>(bytes);
+  }
+}
+
+/// All passes. How many columns a block takes changes no bit of any: the number of rows may choose it.
+template <Format KF, Format VF, unsigned Most, unsigned Groups, class D>
+Status cuda_attend_passes(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
+                          CudaAttendShape shape) noexcept {
+  using Few = CudaAttend<KF, VF, 1, Groups>;
+  using Some = CudaAttend<KF, VF, Most == 8 && Groups == 1 ? 4 : Most, Groups>;
+  using Many = CudaAttend<KF, VF, Most, Groups>;
+  auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
+  const std::size_t limit = cuda_shared_limit(dev);
+  if (cuda_attend_body<Few>(kv, a, shape, partials).shared_bytes() > limit) {
+    return PortableKernels::attend(dev, kv, a, ws);
+  }
+  const bool many = cuda_attend_body<Many>(kv, a, shape, partials).shared_bytes() <= limit;
+  for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
+    shape.first_row = row;
+    shape.rows = kv.at.rows - row < attend_block_rows ? kv.at.rows - row : attend_block_rows;
+    const std::size_t columns = shape.rows * (a.n_heads / kv.n_kv_heads);
+    Status s = !many || columns <= Few::columns ? cuda_attend_pass<Few>(dev, kv, a, shape, partials)
+               : columns <= Some::columns       ? cuda_attend_pass<Some>(dev, kv, a, shape, partials)
+                                                : cuda_attend_pass<Many>(dev, kv, a, shape, partials);
+    if (!s) return s;
+  }
+  return {};
+}
+
 template <Format KF, Format VF, class D>
-Status cuda_attend_as(D& dev, const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
-                      float* partials) noexcept {
-  // How many columns a block takes changes no bit of any.
-  const std::size_t columns = shape.rows * (a.n_heads / kv.n_kv_heads);
-  if (columns <= 8) return cuda_attend_pass<KF, VF, 1>(dev, kv, a, shape, partials);
-  if (columns <= 32) return cuda_attend_pass<KF, VF, 4>(dev, kv, a, shape, partials);
-  return cuda_attend_pass<KF, VF, 8>(dev, kv, a, shape, partials);
+Status cuda_attend_as(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
+                      const CudaAttendShape& shape) noexcept {
+  if (kv.head_dim_v == 64) return cuda_attend_passes<KF, VF, 4, 0>(dev, kv, a, ws, shape);
+  if (kv.head_dim_v == 128) return cuda_attend_passes<KF, VF, 8, 1>(dev, kv, a, ws, shape);
+  return cuda_attend_passes<KF, VF, 8, 2>(dev, kv, a, ws, shape);
 }
 
 /// @pre cuda_attend_fits(kv)
@@ -90,28 +129,16 @@ Status cuda_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Work
   shape.end = k_end < v_end ? k_end : v_end;
   shape.most_chunks = attend_most_chunks(kv.n_kv_heads, kv.head_dim_v);
   shape.pos_d = kv.at.pos_d;
-  auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
   const Format k = kv.k.shape.format;
   const Format v = kv.v.shape.format;
-  for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
-    shape.first_row = row;
-    shape.rows = kv.at.rows - row < attend_block_rows ? kv.at.rows - row : attend_block_rows;
-    Status s = [&] {
-      if (k == Format::q8_0 && v == Format::q5_1) {
-        return cuda_attend_as<Format::q8_0, Format::q5_1>(dev, kv, a, shape, partials);
-      }
-      if (k == Format::q8_0 && v == Format::q8_0) {
-        return cuda_attend_as<Format::q8_0, Format::q8_0>(dev, kv, a, shape, partials);
-      }
-      if (k == Format::q8_0) return cuda_attend_as<Format::q8_0, Format::q4_0>(dev, kv, a, shape, partials);
-      if (k == Format::q4_0) return cuda_attend_as<Format::q4_0, Format::q4_0>(dev, kv, a, shape, partials);
-      if (k == Format::f16) return cuda_attend_as<Format::f16, Format::f16>(dev, kv, a, shape, partials);
-      if (k == Format::bf16) return cuda_attend_as<Format::bf16, Format::bf16>(dev, kv, a, shape, partials);
-      return cuda_attend_as<Format::fp8_e4m3, Format::fp8_e4m3>(dev, kv, a, shape, partials);
-    }();
-    if (!s) return s;
-  }
-  return {};
+  using F = Format;
+  if (k == F::q8_0 && v == F::q5_1) return cuda_attend_as<F::q8_0, F::q5_1>(dev, kv, a, ws, shape);
+  if (k == F::q8_0 && v == F::q8_0) return cuda_attend_as<F::q8_0, F::q8_0>(dev, kv, a, ws, shape);
+  if (k == F::q8_0) return cuda_attend_as<F::q8_0, F::q4_0>(dev, kv, a, ws, shape);
+  if (k == F::q4_0) return cuda_attend_as<F::q4_0, F::q4_0>(dev, kv, a, ws, shape);
+  if (k == F::f16) return cuda_attend_as<F::f16, F::f16>(dev, kv, a, ws, shape);
+  if (k == F::bf16) return cuda_attend_as<F::bf16, F::bf16>(dev, kv, a, ws, shape);
+  return cuda_attend_as<F::fp8_e4m3, F::fp8_e4m3>(dev, kv, a, ws, shape);
 }
 
 }  // namespace memra::detail

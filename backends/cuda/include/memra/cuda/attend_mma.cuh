@@ -9,8 +9,8 @@
 namespace memra::detail {
 
 /// D[16][8] += A[16][16] * B[16][8], f32 sums. Lane 4 g + t holds of A rows g and g + 8, columns 2 t, 2 t + 1 and those
-/// plus 8; of B the same rows of column g; of D rows g and g + 8, columns 2 t and 2 t + 1. A column of D depends on that
-/// column of B and on A alone.
+/// plus 8; of B the same rows of column g; of D rows g and g + 8, columns 2 t and 2 t + 1. A column of D depends on
+/// that column of B and on A alone.
 template <bool Bf16>
 __device__ inline void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   if constexpr (Bf16) {
@@ -23,6 +23,79 @@ __device__ inline void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], s
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
+
+/// The same product by a warpgroup (four warps, 64 rows of A of which each warp has 16), B for all four at once from
+/// shared memory as core matrices of 8 columns by 8 rows, 128 bytes: per 8 columns, rows 0 to 7, then rows 8 to 15.
+/// Asynchronous: A and D are free after group_wait. For sm_90a.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MEMRA_DETAIL_GROUPS() 1
+#else
+#define MEMRA_DETAIL_GROUPS() 0
+#endif
+
+/// Before the first product of a batch, and whenever ordinary code wrote A or D.
+__device__ inline void group_begin() {
+#if MEMRA_DETAIL_GROUPS()
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+#endif
+}
+__device__ inline void group_commit() {
+#if MEMRA_DETAIL_GROUPS()
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+#endif
+}
+__device__ inline void group_wait() {
+#if MEMRA_DETAIL_GROUPS()
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
+#endif
+}
+/// How the tensor cores find B at `address`.
+__device__ inline std::uint64_t group_operand(std::uint32_t address) {
+  return std::uint64_t{(address & 0x3FFFFU) >> 4} | std::uint64_t{128 >> 4} << 16 | std::uint64_t{256 >> 4} << 32;
+}
+
+#define MEMRA_DETAIL_D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define MEMRA_DETAIL_GROUP_MMA(shape, outputs, in, ...)                                                  \
+  if constexpr (Bf16) {                                                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 " outputs ", " in ", 1, 1, 1, 0;" \
+                 : __VA_ARGS__                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+  } else {                                                                                               \
+    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32.f16.f16 " outputs ", " in ", 1, 1, 1, 0;"   \
+                 : __VA_ARGS__                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+  }
+
+template <bool Bf16>
+__device__ inline void group_mma([[maybe_unused]] float (&d)[1][4], [[maybe_unused]] const std::uint32_t (&a)[4],
+                                 [[maybe_unused]] std::uint64_t b) {
+#if MEMRA_DETAIL_GROUPS()
+  MEMRA_DETAIL_GROUP_MMA("m64n8k16", "{%0,%1,%2,%3}", "{%4,%5,%6,%7}, %8", MEMRA_DETAIL_D4(0))
+#endif
+}
+template <bool Bf16>
+__device__ inline void group_mma([[maybe_unused]] float (&d)[4][4], [[maybe_unused]] const std::uint32_t (&a)[4],
+                                 [[maybe_unused]] std::uint64_t b) {
+#if MEMRA_DETAIL_GROUPS()
+  MEMRA_DETAIL_GROUP_MMA("m64n32k16", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}",
+                         "{%16,%17,%18,%19}, %20", MEMRA_DETAIL_D4(0), MEMRA_DETAIL_D4(1), MEMRA_DETAIL_D4(2),
+                         MEMRA_DETAIL_D4(3))
+#endif
+}
+template <bool Bf16>
+__device__ inline void group_mma([[maybe_unused]] float (&d)[8][4], [[maybe_unused]] const std::uint32_t (&a)[4],
+                                 [[maybe_unused]] std::uint64_t b) {
+#if MEMRA_DETAIL_GROUPS()
+  MEMRA_DETAIL_GROUP_MMA("m64n64k16",
+                         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
+                         "%25,%26,%27,%28,%29,%30,%31}",
+                         "{%32,%33,%34,%35}, %36", MEMRA_DETAIL_D4(0), MEMRA_DETAIL_D4(1), MEMRA_DETAIL_D4(2),
+                         MEMRA_DETAIL_D4(3), MEMRA_DETAIL_D4(4), MEMRA_DETAIL_D4(5), MEMRA_DETAIL_D4(6),
+                         MEMRA_DETAIL_D4(7))
+#endif
+}
+#undef MEMRA_DETAIL_D4
+#undef MEMRA_DETAIL_GROUP_MMA
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and gets of each the
 /// elements [g][2 t], [g][2 t + 1], or transposed [2 t][g], [2 t + 1][g].
@@ -38,12 +111,41 @@ __device__ inline void load_matrices_turned(std::uint32_t address, std::uint32_t
                : "r"(address)
                : "memory");
 }
-/// Two matrices: lanes 0 to 15 give addresses.
-__device__ inline void load_two_matrices(std::uint32_t address, std::uint32_t (&r)[2]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(address)
+/// D[i] += A * B for tiles of 8 columns, B in shared memory as core matrices. A warpgroup's product if `Group` and the
+/// target has it (then D is there after group_wait), else warp by warp.
+/// @param lane_b  what a lane adds to B's address for its row in a load of four core matrices
+template <bool Group, bool Bf16, unsigned Tiles>
+__device__ inline void multiply(float (&d)[Tiles][4], const std::uint32_t (&a)[4], std::uint32_t b,
+                                [[maybe_unused]] std::uint32_t lane_b) {
+  constexpr bool group = Group && MEMRA_DETAIL_GROUPS() != 0;
+  if constexpr (group) {
+    group_mma<Bf16>(d, a, group_operand(b));
+  } else {
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; i += 2) {
+      std::uint32_t r[4];
+      load_matrices(b + i * 256 + lane_b, r);  // of one tile only the first two are used
+      mma_16x8x16<Bf16>(d[i], a, r[0], r[1]);
+      if constexpr (Tiles > 1) mma_16x8x16<Bf16>(d[i + 1], a, r[2], r[3]);
+    }
+  }
+}
+
+/// Stores D's tile as two core matrices: 8 columns by 16 bytes of rows 0 to 7, then of rows 8 to 15. `low` is the
+/// lane's row g, `high` row g + 8, columns 2 t and 2 t + 1.
+__device__ inline void store_turned(std::uint32_t address, std::uint32_t low, std::uint32_t high, unsigned lane) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};"
+               :
+               : "r"(address + lane % 16 * 16), "r"(low), "r"(high)
                : "memory");
+#else
+  std::uint32_t turned[2];
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned[0]) : "r"(low));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned[1]) : "r"(high));
+  asm volatile("st.shared.u32 [%0], %1;" : : "r"(address + lane * 4), "r"(turned[0]) : "memory");
+  asm volatile("st.shared.u32 [%0], %1;" : : "r"(address + 128 + lane * 4), "r"(turned[1]) : "memory");
+#endif
 }
 
 __device__ inline std::uint32_t shared_address(const void* p) {
@@ -58,10 +160,15 @@ __device__ inline uint4 load_shared_16(std::uint32_t address) {
                : "memory");
   return v;
 }
-__device__ inline float load_shared_half(std::uint32_t address) {
-  std::uint16_t h;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(address) : "memory");
-  return __half2float(__ushort_as_half(h));
+__device__ inline std::uint32_t load_shared_4(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ inline std::uint32_t load_shared_byte(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
 }
 __device__ inline void store_shared(std::uint32_t address, std::uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" : : "r"(address), "r"(v) : "memory");
@@ -86,6 +193,54 @@ __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");
 }
 
+// The copy engine: sm_90 and later. Its callers see to it that other devices never get there.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MEMRA_DETAIL_COPY_ENGINE() 1
+#else
+#define MEMRA_DETAIL_COPY_ENGINE() 0
+#endif
+
+/// A barrier in shared memory for one arriving thread and the bytes it announces.
+__device__ inline void barrier_make([[maybe_unused]] std::uint32_t barrier) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+#endif
+}
+/// Makes barriers just made, and ordinary writes to shared memory, visible to the copy engine.
+__device__ inline void barrier_publish() {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+#endif
+}
+__device__ inline void barrier_expect([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned bytes) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+/// Waits for the end of the barrier's phase of parity `parity`.
+__device__ inline void barrier_wait([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned parity) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  std::uint32_t done = 0;
+  while (done == 0) {
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  }
+#endif
+}
+/// Copies the box whose first byte is `x` of row `y`.
+__device__ inline void copy_box_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const void* map,
+                                      [[maybe_unused]] int x, [[maybe_unused]] int y,
+                                      [[maybe_unused]] std::uint32_t barrier) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+               :
+               : "r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier)
+               : "memory");
+#endif
+}
+
 /// 2^x by the hardware: relative error below 2^-22, results below the smallest normal number are 0.
 __device__ inline float exp2_fast(float x) {
   float y;
@@ -106,3 +261,6 @@ __device__ inline std::uint32_t pack_halves(float low, float high) {
 }
 
 }  // namespace memra::detail
+
+#undef MEMRA_DETAIL_COPY_ENGINE
+#undef MEMRA_DETAIL_GROUPS

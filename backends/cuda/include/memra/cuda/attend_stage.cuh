@@ -1,8 +1,11 @@
 // One step's keys in shared memory: where K and V of 16 keys per warp lie, and how they get there.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memra/cuda/api.hpp>
 #include <memra/cuda/attend_mma.cuh>
 #include <memra/cuda/attend_tile.cuh>
 #include <memra/detail/portable_plane.hpp>
@@ -10,124 +13,186 @@
 
 namespace memra::detail {
 
-/// Rows of 16-byte pieces whose number is odd: eight rows of a matrix load then lie in different banks.
-constexpr unsigned attend_stride(unsigned bytes) noexcept {
-  return (bytes / 16 | 1U) * 16;
-}
-/// For n / divisor by one multiplication: right for n < 2^16.
-constexpr std::uint32_t attend_reciprocal(unsigned divisor) noexcept {
-  return divisor == 1 ? 0 : static_cast<std::uint32_t>((0x100000000ULL + divisor - 1) / divisor);
-}
-__device__ inline unsigned attend_divide(unsigned n, std::uint32_t reciprocal) {
-  return reciprocal == 0 ? n : __umulhi(n, reciprocal);
-}
-
-/// One kv head's part of a plane, copied in steps of `keys` rows.
+/// One kv head's part of a plane, a step of `keys` rows at a time.
 ///
-/// Shared memory of a step: quants [keys][stride]; scales, of K [keys][groups] halves, of V [words][keys] words in the
-/// order of AttendValues::slot; then fifth bits as words, likewise.
-template <Format F, bool Keys>
+/// Shared memory of a step, every part a multiple of 1,024 bytes from its start: quants as boxes [keys][width], width
+/// 128, 64 or 32 bytes, 16-byte pieces swizzled as the copy engine does (bits 7 and up of the offset are added without
+/// carry to bits 4 and up), so that the eight rows of a matrix load lie in different banks; scales as boxes [keys][16];
+/// fifth bits likewise.
+template <Format F, unsigned StepKeys>
 struct AttendStage {
+  static constexpr unsigned keys = StepKeys;
   using Facts = AttendFormat<F>;
+  static constexpr unsigned scale_bytes = F == Format::q5_1 ? 4 : 2;  ///< of a block
 
+  CUtensorMap maps[3];  ///< quants, scales, fifths; set by `map`
   PortableSource plane;
   bool wide;      ///< sub-planes of whole words; else interleaved blocks
   unsigned dims;  ///< elements of a head that are copied
-  unsigned keys;
-  unsigned stride;
+  unsigned width;
+  unsigned width_shift;
   unsigned scales_at;  ///< from the start of the step's part
   unsigned fifths_at;
-  unsigned bytes;  ///< of a step's part
-  std::uint32_t by_pieces;
-  std::uint32_t by_words;
+  unsigned payload;  ///< bytes of a step's part
+  unsigned bytes;    ///< up to the next part
 
-  AttendStage(const PortableSource& p, bool split, unsigned n_dims, unsigned n_keys) noexcept
-      : plane(p), wide(split || !Facts::blocks), dims(n_dims), keys(n_keys) {
-    stride = attend_stride(n_dims / 32 * Facts::group_bytes);
-    by_pieces = attend_reciprocal(pieces());
-    by_words = attend_reciprocal(scale_words());
-    scales_at = n_keys * stride;
-    fifths_at = scales_at + (Facts::blocks ? n_keys * scale_words() * 4 : 0);
-    bytes = fifths_at + (F == Format::q5_1 ? n_keys * n_dims / 32 * 4 : 0);
+  AttendStage(const PortableSource& p, bool split, unsigned n_dims) noexcept
+      : maps(), plane(p), wide(split || !Facts::blocks), dims(n_dims) {
+    width_shift = row_bytes() % 128 == 0 ? 7 : row_bytes() % 64 == 0 ? 6 : 5;
+    width = 1U << width_shift;
+    scales_at = keys * row_bytes();
+    fifths_at = scales_at + (Facts::blocks ? keys * boxes(scale_bytes) * 16 : 0);
+    payload = fifths_at + (F == Format::q5_1 ? keys * boxes(4) * 16 : 0);
+    bytes = (payload + 1023) / 1024 * 1024;
   }
 
-  __host__ __device__ unsigned pieces() const { return dims / 32 * Facts::group_bytes / 16; }
-  __host__ __device__ unsigned scale_words() const { return dims / Facts::scale_word_elems; }
+  __host__ __device__ unsigned row_bytes() const { return dims / 32 * Facts::group_bytes; }
+  /// Boxes of 16 bytes that hold a key's scales or fifth bits; a small head shares its box with neighbours.
+  __host__ __device__ unsigned boxes(unsigned block_bytes) const {
+    const unsigned n = dims / 32 * block_bytes;
+    return n < 16 ? 1 : n / 16;
+  }
+  /// Where in its boxes a head's first block is.
+  __host__ __device__ static unsigned box_offset(std::size_t element, unsigned block_bytes) {
+    return static_cast<unsigned>(element / 32 * block_bytes % 16);
+  }
+  /// Offset of word `byte` / 4 of a key's scales.
+  __device__ static unsigned word_at(unsigned key, unsigned byte) {
+    return byte / 16 * keys * 16 + key * 16 + byte % 16;
+  }
+  /// Offset of 16-byte piece `piece` of a key's quants.
+  __device__ unsigned piece_at(unsigned key, unsigned piece) const {
+    const unsigned at = key * width + (piece * 16 & (width - 1));
+    return (piece * 16 >> width_shift) * keys * width + (at ^ ((at >> 3) & (width - 1) & ~15U));
+  }
 
-  /// Starts copying rows [first, first + keys) of the stream into `to`; rows outside [lo, hi) become zeros.
+  /// Element `e` of a key's head, from the step's part at `part`. For block formats.
+  /// @param offset  box_offset of the head's scales
+  __device__ float value(std::uint32_t part, unsigned key, unsigned e, unsigned offset) const {
+    const unsigned block = e / 32;
+    const unsigned byte = Facts::nibbles ? e % 16 : e % 32;
+    const unsigned piece = block * (Facts::group_bytes / 16) + byte / 16;
+    const std::uint32_t q = load_shared_byte(part + piece_at(key, piece) + byte % 16);
+    const unsigned at = offset + block * scale_bytes;
+    const __half2 scale = half2_of(load_shared_4(part + scales_at + word_at(key, at & ~3U)));
+    const float d = (at & 2U) != 0 ? __high2float(scale) : __low2float(scale);
+    if constexpr (F == Format::q8_0) return __fmul_rn(d, static_cast<float>(static_cast<std::int8_t>(q)));
+    const std::uint32_t nibble = e % 32 < 16 ? q & 15U : q >> 4;
+    if constexpr (F == Format::q4_0) return __fmul_rn(d, static_cast<float>(nibble) - 8.0F);
+    // Heads' fifth bits lie as their scales do.
+    const std::uint32_t fifths = load_shared_4(part + fifths_at + word_at(key, at));
+    const std::uint32_t x = nibble | (fifths >> e % 32 & 1U) << 4;
+    return __fadd_rn(__fmul_rn(d, static_cast<float>(x)), __high2float(scale));
+  }
+
+  /// Describes the sub-planes to the copy engine. False if it cannot take them.
+  bool map(const CudaApi::Driver& driver) noexcept {
+    if (!wide || driver.encode_map == nullptr) return false;
+    const CUtensorMapSwizzle swizzle = width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                     : CU_TENSOR_MAP_SWIZZLE_32B;
+    if (!encode(driver, &maps[0], plane.first.quants, plane.quant_row, width, swizzle)) return false;
+    if (Facts::blocks &&
+        !encode(driver, &maps[1], plane.first.scales, plane.scale_row, 16, CU_TENSOR_MAP_SWIZZLE_NONE)) {
+      return false;
+    }
+    return F != Format::q5_1 ||
+           encode(driver, &maps[2], plane.first.fifths, plane.fifth_row, 16, CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+
+  /// By one thread: the copy engine brings rows [first, first + keys) of the stream to `to`; `barrier` counts
+  /// `payload`. Rows before and after the plane's become zeros, others come as they are.
   /// @param element  of the plane's rows: first of the head's
+  __device__ void copy_mapped(std::uint32_t to, std::size_t first, std::size_t element, std::uint32_t barrier) const {
+    const int row = static_cast<int>(static_cast<std::ptrdiff_t>(first) - static_cast<std::ptrdiff_t>(plane.base));
+    const auto group = static_cast<unsigned>(element / 32);
+#pragma unroll 1
+    for (unsigned i = 0; i < row_bytes() / width; ++i) {
+      copy_box_async(to + i * keys * width, &maps[0], static_cast<int>(group * Facts::group_bytes + i * width), row,
+                     barrier);
+    }
+    if constexpr (Facts::blocks) {
+      copy_boxes(to + scales_at, &maps[1], group, scale_bytes, row, barrier);
+    }
+    if constexpr (F == Format::q5_1) copy_boxes(to + fifths_at, &maps[2], group, 4, row, barrier);
+  }
+
+  /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.
   __device__ void copy(std::uint32_t to, std::size_t first, std::size_t lo, std::size_t hi, std::size_t element) const {
-    if (wide) {
-      copy_wide(to, first, lo, hi, element);
-    } else {
-      copy_blocks(to, first, lo, hi, element);
+    const unsigned n = row_bytes() / 16;
+    const unsigned key = threadIdx.x / 2;
+    const bool valid = first + key >= lo && first + key < hi;
+    const std::size_t row = valid ? first + key - plane.base : 0;
+    if (!wide) {
+      copy_blocks(to, row, valid, element);
+      return;
+    }
+    const std::byte* const quants = plane.first.quants + row * plane.quant_row + element / 32 * Facts::group_bytes;
+#pragma unroll 2
+    for (unsigned i = threadIdx.x % 2; i < n; i += 2) copy_16_async(to + piece_at(key, i), quants + i * 16, valid);
+    if constexpr (Facts::blocks) {
+      copy_words(to + scales_at, plane.first.scales + row * plane.scale_row, key, element, scale_bytes, valid);
+    }
+    if constexpr (F == Format::q5_1) {
+      copy_words(to + fifths_at, plane.first.fifths + row * plane.fifth_row, key, element, 4, valid);
     }
   }
 
  private:
-  __device__ static unsigned word_slot(unsigned key) { return key / 16 * 16 + AttendValues<F>::slot(key % 16); }
+  bool encode(const CudaApi::Driver& driver, CUtensorMap* map, const std::byte* data, std::size_t row,
+              unsigned box_bytes, CUtensorMapSwizzle swizzle) const noexcept {
+    const cuuint64_t size[2] = {row, plane.rows};
+    const cuuint64_t stride[1] = {row};
+    const cuuint32_t box[2] = {box_bytes, keys};
+    const cuuint32_t step[2] = {1, 1};
+    return row % 16 == 0 && plane.rows <= 0x7fffffffU &&
+           driver.encode_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<std::byte*>(data), size, stride, box,
+                             step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  }
 
-  __device__ void copy_wide(std::uint32_t to, std::size_t first, std::size_t lo, std::size_t hi,
-                            std::size_t element) const {
-    const unsigned n = pieces();
-    const std::byte* const quants = plane.first.quants + element / 32 * Facts::group_bytes;
-    for (unsigned i = threadIdx.x; i < keys * n; i += blockDim.x) {
-      const unsigned key = attend_divide(i, by_pieces);
-      const unsigned piece = i - key * n;
-      const std::size_t row = first + key;
-      const bool valid = row >= lo && row < hi;
-      copy_16_async(to + key * stride + piece * 16,
-                    valid ? quants + (row - plane.base) * plane.quant_row + piece * 16 : quants, valid);
-    }
-    if constexpr (Facts::blocks) {
-      const std::byte* const scales = plane.first.scales + element / 32 * (F == Format::q5_1 ? 4 : 2);
-      copy_words(to + scales_at, scales, plane.scale_row, scale_words(), by_words, first, lo, hi);
-    }
-    if constexpr (F == Format::q5_1) {
-      copy_words(to + fifths_at, plane.first.fifths + element / 32 * 4, plane.fifth_row, scale_words(), by_words, first,
-                 lo, hi);
+  __device__ void copy_boxes(std::uint32_t to, const CUtensorMap* map, unsigned group, unsigned block_bytes, int row,
+                             std::uint32_t barrier) const {
+#pragma unroll 1
+    for (unsigned i = 0; i < boxes(block_bytes); ++i) {
+      copy_box_async(to + i * keys * 16, map, static_cast<int>(group * block_bytes / 16 * 16 + i * 16), row, barrier);
     }
   }
 
-  __device__ void copy_words(std::uint32_t to, const std::byte* from, std::size_t row_bytes, unsigned n,
-                             std::uint32_t by, std::size_t first, std::size_t lo, std::size_t hi) const {
-    for (unsigned i = threadIdx.x; i < keys * n; i += blockDim.x) {
-      const unsigned key = attend_divide(i, by);
-      const unsigned word = i - key * n;
-      const std::size_t row = first + key;
-      const bool valid = row >= lo && row < hi;
-      copy_4_async(to + 4 * (Keys ? i : word * keys + word_slot(key)),
-                   valid ? from + (row - plane.base) * row_bytes + word * 4 : from, valid);
+  /// @param from  the row's first byte
+  __device__ void copy_words(std::uint32_t to, const std::byte* from, unsigned key, std::size_t element,
+                             unsigned block_bytes, bool valid) const {
+    const unsigned offset = box_offset(element, block_bytes);
+    from += element / 32 * block_bytes;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x % 2 * 4; i < dims / 32 * block_bytes; i += 8) {
+      copy_4_async(to + word_at(key, offset + i), from + i, valid);
     }
   }
 
-  /// Blocks of 34, 24 or 18 bytes, aligned to 2: through registers, without waiting being hidden.
-  __device__ void copy_blocks(std::uint32_t to, std::size_t first, std::size_t lo, std::size_t hi,
-                              std::size_t element) const {
+  /// Blocks of 34, 24 or 18 bytes, aligned to 2: through registers, and waited for.
+  __device__ void copy_blocks(std::uint32_t to, std::size_t row, bool valid, std::size_t element) const {
     if constexpr (Facts::blocks) {
-      const unsigned groups = dims / 32;
-      for (unsigned i = threadIdx.x; i < keys * groups; i += blockDim.x) {
-        const unsigned key = i / groups;
-        const unsigned group = i - key * groups;
-        const std::size_t row = first + key;
-        const bool valid = row >= lo && row < hi;
-        const ConstBlockCursor c = plane.at(valid ? row - plane.base : 0, element / 32 + group);
+      const unsigned key = threadIdx.x / 2;
+#pragma unroll 1
+      for (unsigned group = threadIdx.x % 2; group < dims / 32; group += 2) {
+        const ConstBlockCursor c = plane.at(row, element / 32 + group);
         const auto half = [&](const std::byte* p, unsigned n) {
           return valid ? reinterpret_cast<const std::uint16_t*>(p)[n] : std::uint16_t{0};
         };
+        const auto word = [&](const std::byte* p, unsigned n) {
+          return std::uint32_t{half(p, 2 * n)} | std::uint32_t{half(p, 2 * n + 1)} << 16;
+        };
 #pragma unroll
-        for (unsigned n = 0; n < Facts::group_bytes / 2; ++n) {
-          store_shared_half(to + key * stride + group * Facts::group_bytes + 2 * n, half(c.quants, n));
+        for (unsigned n = 0; n < Facts::group_bytes / 4; ++n) {
+          store_shared(to + piece_at(key, group * (Facts::group_bytes / 16) + n / 4) + n % 4 * 4, word(c.quants, n));
         }
+        const unsigned at = word_at(key, box_offset(element, scale_bytes) + group * scale_bytes);
         if constexpr (F == Format::q5_1) {
-          const unsigned at = (group * keys + word_slot(key)) * 4;
-          store_shared(to + scales_at + at, half(c.scales, 0) | std::uint32_t{half(c.scales, 1)} << 16);
-          store_shared(to + fifths_at + at, half(c.fifths, 0) | std::uint32_t{half(c.fifths, 1)} << 16);
-        } else if constexpr (Keys) {
-          store_shared_half(to + scales_at + (key * groups + group) * 2, half(c.scales, 0));
+          store_shared(to + scales_at + at, word(c.scales, 0));
+          store_shared(to + fifths_at + at, word(c.fifths, 0));
         } else {
-          store_shared_half(to + scales_at + (group / 2 * keys + word_slot(key)) * 4 + group % 2 * 2,
-                            half(c.scales, 0));
+          store_shared_half(to + scales_at + at, half(c.scales, 0));
         }
       }
     }

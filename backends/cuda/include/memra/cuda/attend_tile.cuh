@@ -23,8 +23,20 @@ struct AttendFormat {
   static constexpr bool bytes = F == Format::q8_0 || F == Format::fp8_e4m3;
   /// Bytes of the quants, or elements, of 32 elements.
   static constexpr unsigned group_bytes = nibbles ? 16 : bytes ? 32 : 64;
-  /// Elements whose scales share one 4-byte word.
-  static constexpr unsigned scale_word_elems = F == Format::q5_1 ? 32 : 64;
+  /// Scales, and offsets, up to which every value of a block fits into a half.
+  static constexpr float most_scale = F == Format::q8_0 ? 511.0F : F == Format::q4_0 ? 8000.0F : 1000.0F;
+  static constexpr float most_offset = 32000.0F;
+
+  /// Whether a word of elements holds an infinity or NaN.
+  __device__ static bool wild(std::uint32_t w) {
+    if constexpr (F == Format::fp8_e4m3) {
+      return (w & 0x7FU) == 0x7FU || (w >> 8 & 0x7FU) == 0x7FU || (w >> 16 & 0x7FU) == 0x7FU ||
+             (w >> 24 & 0x7FU) == 0x7FU;
+    } else {
+      constexpr std::uint32_t exponent = F == Format::bf16 ? 0x7F80U : 0x7C00U;
+      return (w & exponent) == exponent || (w >> 16 & exponent) == exponent;
+    }
+  }
 };
 
 /// Lower and upper half of a pair as half2, exactly `pair`'s integers less `bias`.
@@ -57,7 +69,7 @@ __device__ inline __half2 high_nibbles(std::uint32_t w) {
   return __hfma2(half2_of((w & 0x00F000F0U) | 0x64006400U), half2_twice(0.0625F), half2_twice(-72.0F));
 }
 
-/// K as left operand: 16 keys by 32 elements of a head, without the block's scale.
+/// K as left operand: 16 keys by 64 elements of a head (two groups, two steps of 16 each), without the blocks' scales.
 template <Format F>
 struct AttendKeys {
   using Facts = AttendFormat<F>;
@@ -69,40 +81,39 @@ struct AttendKeys {
     return 16 * step + 2 * t + 8 * reg + half;
   }
 
-  /// Where a lane's rows for matrix loads begin, from the first of the 16 keys on.
-  __device__ static unsigned lane_offset(unsigned lane, unsigned key_stride) {
-    return (lane % 16) * key_stride + (Facts::nibbles ? 0 : lane / 16 * 16);
-  }
-
-  /// @param address  of this lane's row, of the first group
-  __device__ static void load(std::uint32_t address, unsigned group, std::uint32_t (&a)[2][4]) {
-    address += group * Facts::group_bytes;
+  /// @param at  at(j): address of this lane's row for the matrix load of bytes [32 j, 32 j + 32) of 16 keys: lane l has
+  ///            piece 2 j + l / 16 of key l % 16
+  template <class At>
+  __device__ static void load(const At& at, unsigned pair, std::uint32_t (&a)[2][2][4]) {
     if constexpr (Facts::nibbles) {
-      std::uint32_t r[2];
-      load_two_matrices(address, r);
-#pragma unroll
-      for (unsigned i = 0; i < 2; ++i) {
-        a[0][i] = half2_bits(low_nibbles(r[i]));
-        a[0][i + 2] = half2_bits(low_nibbles(r[i] >> 8));
-        a[1][i] = half2_bits(high_nibbles(r[i]));
-        a[1][i + 2] = half2_bits(high_nibbles(r[i] >> 8));
-      }
-    } else if constexpr (Facts::bytes) {
       std::uint32_t r[4];
-      load_matrices(address, r);
+      load_matrices(at(pair), r);
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
-        if constexpr (F == Format::q8_0) {
-          a[i / 2][i % 2] = half2_bits(int8_pair(r[i]));
-          a[i / 2][i % 2 + 2] = half2_bits(int8_pair(r[i] >> 8));
-        } else {
-          a[i / 2][i % 2] = fp8_pair(r[i]);
-          a[i / 2][i % 2 + 2] = fp8_pair(r[i] >> 16);
+        a[i / 2][0][i % 2] = half2_bits(low_nibbles(r[i]));
+        a[i / 2][0][i % 2 + 2] = half2_bits(low_nibbles(r[i] >> 8));
+        a[i / 2][1][i % 2] = half2_bits(high_nibbles(r[i]));
+        a[i / 2][1][i % 2 + 2] = half2_bits(high_nibbles(r[i] >> 8));
+      }
+    } else if constexpr (Facts::bytes) {
+#pragma unroll
+      for (unsigned group = 0; group < 2; ++group) {
+        std::uint32_t r[4];
+        load_matrices(at(2 * pair + group), r);
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i) {
+          if constexpr (F == Format::q8_0) {
+            a[group][i / 2][i % 2] = half2_bits(int8_pair(r[i]));
+            a[group][i / 2][i % 2 + 2] = half2_bits(int8_pair(r[i] >> 8));
+          } else {
+            a[group][i / 2][i % 2] = fp8_pair(r[i]);
+            a[group][i / 2][i % 2 + 2] = fp8_pair(r[i] >> 16);
+          }
         }
       }
     } else {
-      load_matrices(address, a[0]);
-      load_matrices(address + 32, a[1]);
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) load_matrices(at(4 * pair + i), a[i / 2][i % 2]);
     }
   }
 };
@@ -117,41 +128,45 @@ struct AttendValues {
     return Facts::blocks || Facts::bytes ? 16 * tile + 2 * g + half : 16 * tile + 8 * half + g;
   }
 
-  /// Where key `key` of 16 has its scales: a lane's four keys lie side by side.
-  __device__ static unsigned slot(unsigned key) { return key % 8 / 2 * 4 + key % 2 + key / 8 * 2; }
-
-  __device__ static unsigned lane_offset(unsigned lane, unsigned key_stride) {
-    return Facts::nibbles ? lane * key_stride : (lane % 16) * key_stride + lane / 16 * 16;
+  /// The piece of a key's quants that a lane's address for matrix loads is of, and the key, of group `group`.
+  __device__ static unsigned lane_piece(unsigned lane, unsigned group) {
+    return Facts::nibbles ? group : group * (Facts::group_bytes / 16) + lane / 16;
   }
+  __device__ static unsigned lane_key(unsigned lane) { return Facts::nibbles ? lane : lane % 16; }
 
   /// @param quants  address of this lane's row for the first of the 32 keys
-  /// @param scales  address of the group's words for the 32 keys; fifths likewise
-  /// @param group   of the head; says which half of a word is its scale
-  __device__ static void load(std::uint32_t quants, unsigned key_stride, std::uint32_t scales, std::uint32_t fifths,
-                              unsigned group, unsigned lane, std::uint32_t (&a)[2][2][4]) {
+  /// @param width   bytes from key to key
+  /// @param scales  address of key 2 t's word; keys are 16 bytes apart; fifths likewise
+  /// @param upper   whether the scale is the word's upper half
+  __device__ static void load(std::uint32_t quants, unsigned width, std::uint32_t scales, std::uint32_t fifths,
+                              bool upper, unsigned lane, std::uint32_t (&a)[2][2][4]) {
     if constexpr (Facts::nibbles) {
       std::uint32_t r[4];
       load_matrices_turned(quants, r);
 #pragma unroll
-      for (unsigned step = 0; step < 2; ++step) {
-        const uint4 s = load_shared_16(scales + step * 64 + lane % 4 * 16);
+      for (unsigned i = 0; i < 4; ++i) {  // eight keys at a time
+        const std::uint32_t s0 = load_shared_4(scales + i * 128);
+        const std::uint32_t s1 = load_shared_4(scales + i * 128 + 16);
         if constexpr (F == Format::q5_1) {
-          const uint4 f = load_shared_16(fifths + step * 64 + lane % 4 * 16);
-          q5_1(r[2 * step], s.x, s.y, f.x, f.y, lane, a[step], 0);
-          q5_1(r[2 * step + 1], s.z, s.w, f.z, f.w, lane, a[step], 2);
+          const std::uint32_t f0 = load_shared_4(fifths + i * 128);
+          const std::uint32_t f1 = load_shared_4(fifths + i * 128 + 16);
+          q5_1(r[i], s0, s1, f0, f1, lane, a[i / 2], i % 2 * 2);
         } else {
-          q4_0(r[2 * step], scale_pair(s.x, s.y, group), a[step], 0);
-          q4_0(r[2 * step + 1], scale_pair(s.z, s.w, group), a[step], 2);
+          q4_0(r[i], scale_pair(s0, s1, upper), a[i / 2], i % 2 * 2);
         }
       }
     } else if constexpr (Facts::bytes) {
 #pragma unroll
       for (unsigned step = 0; step < 2; ++step) {
         std::uint32_t r[4];
-        load_matrices_turned(quants + step * 16 * key_stride, r);
+        load_matrices_turned(quants + step * 16 * width, r);
         if constexpr (F == Format::q8_0) {
-          const uint4 s = load_shared_16(scales + step * 64 + lane % 4 * 16);
-          const __half2 d[2] = {scale_pair(s.x, s.y, group), scale_pair(s.z, s.w, group)};
+          __half2 d[2];
+#pragma unroll
+          for (unsigned i = 0; i < 2; ++i) {
+            d[i] = scale_pair(load_shared_4(scales + step * 256 + i * 128),
+                              load_shared_4(scales + step * 256 + i * 128 + 16), upper);
+          }
 #pragma unroll
           for (unsigned i = 0; i < 4; ++i) {
             a[step][i / 2][i % 2 * 2] = half2_bits(__hmul2(int8_pair(r[i]), d[i % 2]));
@@ -172,7 +187,7 @@ struct AttendValues {
 #pragma unroll
         for (unsigned tile = 0; tile < 2; ++tile) {
           std::uint32_t r[4];
-          load_matrices_turned(quants + step * 16 * key_stride + tile * 32, r);
+          load_matrices_turned((quants + step * 16 * width) ^ (tile * 32), r);
           a[step][tile][0] = r[0];
           a[step][tile][1] = r[2];
           a[step][tile][2] = r[1];
@@ -183,9 +198,9 @@ struct AttendValues {
   }
 
  private:
-  /// Scales of two keys, from words that hold those of groups 2 i and 2 i + 1.
-  __device__ static __half2 scale_pair(std::uint32_t first, std::uint32_t second, unsigned group) {
-    return half2_of(__byte_perm(first, second, group % 2 == 0 ? 0x5410 : 0x7632));
+  /// Scales of two keys, from words that hold those of two groups.
+  __device__ static __half2 scale_pair(std::uint32_t first, std::uint32_t second, bool upper) {
+    return half2_of(__byte_perm(first, second, upper ? 0x7632 : 0x5410));
   }
 
   /// A word of turned nibbles: of two keys (low and high half), bytes 2 g and 2 g + 1 of a block.
