@@ -29,16 +29,24 @@ __global__ void gpu_items(const MEMRA_DETAIL_CONST_PARAM() Body body, Index nx, 
 }
 
 /// A body whose items are blocks of cooperating threads: `static constexpr unsigned block_threads`, optionally
-/// `std::size_t shared_bytes() const`, and `__device__ void block(const Item&) const`, called by every thread of it. A
-/// body with `void complete(const Api::Driver&)` is a whole one only after that call, made on the copy that is
-/// launched.
+/// `static constexpr unsigned least_blocks`, `std::size_t shared_bytes() const`, and `__device__ void block(const
+/// Item&) const`, called by every thread of it. A body with `void complete(const Api::Driver&)` is a whole one only
+/// after that call, made on the copy that is launched.
 template <class Body>
 concept GpuBlockBody = requires {
   Body::block_threads;
 };
 
+/// Blocks of a body that are to fit on a multiprocessor at a time, if it says so: a limit to its registers.
 template <class Body>
-__global__ void __launch_bounds__(Body::block_threads) gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
+constexpr unsigned gpu_least_blocks() noexcept {
+  if constexpr (requires { Body::least_blocks; }) return Body::least_blocks;
+  return 1;
+}
+
+template <class Body>
+__global__ void __launch_bounds__(Body::block_threads, gpu_least_blocks<Body>())
+    gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
   body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
 }
 

@@ -26,11 +26,14 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
   return (floats + 15) / 16 * 16;
 }
 
-/// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece and
-/// kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
+/// No row is cut into more pieces than this.
+inline constexpr std::size_t attend_chunks_bound = 256;
+
+/// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece
+/// and kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
 constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
   std::size_t n = 16;
-  while (n < 256 && 2 * n * n_kv_heads * (head_dim_v / 32) <= 2048) n *= 2;
+  while (n < attend_chunks_bound && 2 * n * n_kv_heads * (head_dim_v / 32) <= 2048) n *= 2;
   return n;
 }
 

@@ -40,6 +40,7 @@ struct CudaAttend {
   static constexpr unsigned groups = Groups == 0 ? 1 : Groups;
   static constexpr unsigned warps = Groups == 0 ? 2 : 4;
   static constexpr unsigned block_threads = 32 * warps;
+  static constexpr unsigned least_blocks = Tiles == 1 ? 4 : 2;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
   static constexpr unsigned columns = 8 * Tiles;
@@ -87,7 +88,7 @@ struct CudaAttend {
   __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
   __host__ __device__ unsigned flags_at() const { return ranges_at() + columns * 8; }
-  __host__ __device__ unsigned barriers_at() const { return flags_at() + 2 * warps; }
+  __host__ __device__ unsigned barriers_at() const { return flags_at() + 8; }
 
   /// Item: (tile of columns, chunk, slice and kv head).
   __device__ void block(const Item& item) const {
@@ -101,6 +102,19 @@ struct CudaAttend {
     at.kv_head = item.z / slices;
     at.slice = static_cast<unsigned>(item.z % slices);
     at.chunk = item.y;
+    at.k_offset = KStage::box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
+    at.k_quants = k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
+    at.k_scales = k.scales_at + (at.warp * 16 + at.g) * 16;
+    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
+#pragma unroll
+    for (unsigned i = 0; i < groups; ++i) {
+      const unsigned n = at.warp * groups + i;
+      const unsigned byte = VStage::box_offset(v_element, VStage::scale_bytes) + n * VStage::scale_bytes;
+      at.v_quants[i] = k.bytes + v.piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
+      at.v_scales[i] = k.bytes + v.scales_at + VStage::word_at(2 * at.t, byte & ~3U);
+      at.v_fifths[i] = k.bytes + v.fifths_at + VStage::word_at(2 * at.t, byte);
+      at.v_upper[i] = (byte & 2U) != 0;
+    }
     at.row_a = at.first_column / at.heads;
     const std::size_t last = (at.first_column + columns - 1) / at.heads;
     at.row_b = last < shape.rows ? last : shape.rows - 1;
@@ -123,7 +137,12 @@ struct CudaAttend {
     std::size_t heads;  ///< query heads of a kv head
     std::size_t first_column, kv_head, chunk, row_a, row_b;
     unsigned slice;
-    std::size_t size;  ///< of chunks
+    unsigned k_offset;  ///< where in its boxes the head's first scale is
+    // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
+    unsigned k_quants, k_scales;
+    unsigned v_quants[groups], v_scales[groups], v_fifths[groups];
+    bool v_upper[groups];  ///< half of a word that the scale is
+    std::size_t size;      ///< of chunks
     std::byte* shared;
     std::uint32_t base;
   };
@@ -195,6 +214,7 @@ struct CudaAttend {
     unsigned stage = steps % stages;
     for (unsigned i = 0; i + 1 < stages; ++i) fetch(first + i, (stage + i) % stages);
     if (fresh) prepare_queries(at);
+    if (threadIdx.x < 2) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
     auto* const ranges = reinterpret_cast<int2*>(at.shared + ranges_at());
     for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
       const std::size_t row = (at.first_column + c) / at.heads;
@@ -234,7 +254,7 @@ struct CudaAttend {
       weigh(at, turn, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
       fetch(step + stages - 1, stage == 0 ? stages - 1 : stage - 1);
-      add(at, part + k.bytes, turn, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
+      add(at, part, turn, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
       stage = stage + 1 == stages ? 0 : stage + 1;
       ++steps;
     }
@@ -292,13 +312,11 @@ struct CudaAttend {
 
   /// s[tile]: keys g and g + 8 of this warp's, columns 2 t and 2 t + 1 of the tile.
   __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4]) const {
-    const std::uint32_t lane_keys = part + k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
-    const auto load_at = [&](unsigned j) {
-      return (lane_keys + (j * 32 >> k.width_shift) * step_keys * k.width) ^ (j * 32 & (k.width - 1));
-    };
-    const unsigned offset = k.box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
-    const std::uint32_t scales = part + k.scales_at + (at.warp * 16 + at.g) * 16;
-    const std::uint32_t queries = at.base + queries_at();
+    constexpr unsigned pair_bytes = 2 * AttendFormat<KF>::group_bytes;
+    const std::uint32_t lane_keys = part + at.k_quants;
+    const std::uint32_t scales = part + at.k_scales;
+    const AttendOperand<group> queries(at.base + queries_at(), at.lane);
+    std::uint32_t query = queries.at;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
@@ -308,9 +326,11 @@ struct CudaAttend {
     // Two groups of 32 elements at a time: their scales share a word.
     for (unsigned pair = 0; pair < k.dims / 64; ++pair) {
       std::uint32_t a[2][2][4];
-      Keys::load(load_at, pair, a);
+      const unsigned byte = pair * pair_bytes;
+      Keys::load((lane_keys + (byte >> k.width_shift) * step_keys * k.width) ^ (byte & (k.width - 1)), a);
       if constexpr (AttendFormat<KF>::blocks) {
-        const std::uint32_t word = scales + (offset + pair * 4) / 16 * step_keys * 16 + (offset + pair * 4) % 16;
+        const unsigned scale = at.k_offset + pair * 4;
+        const std::uint32_t word = scales + scale / 16 * step_keys * 16 + scale % 16;
         const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 128))};
 #pragma unroll
         for (unsigned i = 0; i < 2; ++i) {
@@ -327,8 +347,9 @@ struct CudaAttend {
       group_begin_if();
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
-        multiply<group, k_bf16>(s, a[j / 2][j % 2], queries + (pair * 4 + j) * Tiles * 256, at.lane * 16);
+        multiply<group, k_bf16>(s, a[j / 2][j % 2], query + queries.step(j * Tiles * 256));
       }
+      query += queries.step(4 * Tiles * 256);
       group_end_if();
     }
     if constexpr (AttendFormat<KF>::blocks) {
@@ -351,7 +372,6 @@ struct CudaAttend {
 
   /// Keys whose values do not fit into halves: one by one, in f32.
   __device__ void score_wild(const Place& at, std::uint32_t part, const bool (&wild)[2], float (&s)[Tiles][4]) const {
-    const unsigned offset = k.box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
     const auto* const queries = reinterpret_cast<const __half*>(at.shared + queries_at());
     float x[Tiles][4];  // indexed at run time: in memory, where `s` must not be
 #pragma unroll
@@ -366,7 +386,7 @@ struct CudaAttend {
       for (unsigned n = 0; n < k.dims; ++n) {  // n: place in the products' order
         const unsigned e = n / 32 * 32 + Keys::element(n / 16 % 2, n % 8 / 2, n / 8 % 2, n % 2);
         const __half w = queries[((n / 16 * Tiles + i / 4) * 2 + n / 8 % 2) * 64 + (2 * at.t + j % 2) * 8 + n % 8];
-        y = __fmaf_rn(__half2float(w), k.value(part, key, e, offset), y);
+        y = __fmaf_rn(__half2float(w), k.value(part, key, e, at.k_offset), y);
       }
       x[i / 4][j] = y;
     }
@@ -395,12 +415,12 @@ struct CudaAttend {
   __device__ void weigh(const Place& at, unsigned turn, const float (&s)[Tiles][4], float (&exponent)[Tiles][2],
                         float (&sum)[Tiles][2], Sums& o) const {
     const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
-    auto* const flags = reinterpret_cast<volatile std::uint8_t*>(at.shared + flags_at()) + turn * warps;
+    const std::uint32_t flags = at.base + flags_at() + turn * 4;
     auto* const maxima = reinterpret_cast<float*>(at.shared + maxima_at()) + turn * warps * columns;
     float more[Tiles][2];
     bool over = store_weights(at, turn, s, exponent, more);
     over = __any_sync(0xffffffffU, over);
-    if (at.lane == 0) flags[at.warp] = over ? 1 : 0;
+    if (at.lane == 0) store_shared_byte(flags + at.warp, over ? 1 : 0);
     if (over) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
@@ -418,8 +438,7 @@ struct CudaAttend {
     }
     barrier_publish();
     __syncthreads();
-    unsigned passed = 0;
-    for (unsigned w = 0; w < warps; ++w) passed |= static_cast<unsigned>(flags[w]) << w;
+    const std::uint32_t passed = load_shared_4(flags);
     if (passed != 0) {  // the same for every thread
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
@@ -428,7 +447,7 @@ struct CudaAttend {
           float top = -INFINITY;
 #pragma unroll 1
           for (unsigned w = 0; w < warps; ++w) {
-            if ((passed >> w & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
+            if ((passed >> (8 * w) & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
           }
           if (__fadd_rn(top, exponent[i][j]) > attend_top) {
             const float now = __fsub_rn(attend_top - attend_slack, top);
@@ -481,56 +500,35 @@ struct CudaAttend {
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
   __device__ void add(const Place& at, std::uint32_t part, unsigned turn, int edge, Sums& o) const {
     const std::uint32_t weights = at.base + weights_at() + turn * weights_bytes;
-    const VPlace from(*this, at, part);
     if constexpr (AttendFormat<VF>::blocks) {
 #pragma unroll
-      for (unsigned i = 0; i < groups; ++i) add_wild(at, from, i, weights, o);
+      for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
     } else if (edge >= 0 && __syncthreads_or(wild_values(at, part)) != 0) {
-      return add_by_rows(at, from, weights, edge, o);
+      return add_by_rows(at, part, weights, edge, o);
     }
+    const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
     for (unsigned key = 0; key < step_keys; key += 32) {
       std::uint32_t a[groups][2][2][4];
 #pragma unroll
-      for (unsigned i = 0; i < groups; ++i) from.load(i, key, a[i]);
-      products(at, a, weights + key / 16 * Tiles * 256, o);
+      for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key, a[i]);
+      products(a, operand + AttendOperand<group>::step(key / 16 * Tiles * 256), o);
     }
   }
 
-  /// What a warp reads of a step's V.
-  struct VPlace {
-    std::uint32_t part;
-    unsigned lane;
-    unsigned width;
-    std::uint32_t quants[groups], scales[groups], fifths[groups];  ///< scales and fifths of key 2 t
-    bool upper[groups];                                            ///< half of a word that the scale is
+  /// Keys [key, key + 32) of group i.
+  __device__ void load_values(const Place& at, std::uint32_t part, unsigned i, unsigned key,
+                              std::uint32_t (&a)[2][2][4]) const {
+    Values::load(part + at.v_quants[i] + key * v.width, v.width, part + at.v_scales[i] + key * 16,
+                 part + at.v_fifths[i] + key * 16, at.v_upper[i], at.lane, a);
+  }
 
-    __device__ VPlace(const CudaAttend& body, const Place& at, std::uint32_t step)
-        : part(step), lane(at.lane), width(body.v.width) {
-#pragma unroll
-      for (unsigned i = 0; i < groups; ++i) {
-        const unsigned n = at.warp * groups + i;
-        const std::size_t element = at.kv_head * body.shape.dv;
-        const unsigned byte = VStage::box_offset(element, VStage::scale_bytes) + n * VStage::scale_bytes;
-        quants[i] = step + body.v.piece_at(Values::lane_key(lane), Values::lane_piece(lane, n));
-        scales[i] = step + body.v.scales_at + VStage::word_at(2 * at.t, byte & ~3U);
-        fifths[i] = step + body.v.fifths_at + VStage::word_at(2 * at.t, byte);
-        upper[i] = (byte & 2U) != 0;
-      }
-    }
-    /// Keys [key, key + 32) of group i.
-    __device__ void load(unsigned i, unsigned key, std::uint32_t (&a)[2][2][4]) const {
-      Values::load(quants[i] + key * width, width, scales[i] + key * 16, fifths[i] + key * 16, upper[i], lane, a);
-    }
-  };
-
-  __device__ static void products(const Place& at, const std::uint32_t (&a)[groups][2][2][4], std::uint32_t weights,
-                                  Sums& o) {
+  __device__ static void products(const std::uint32_t (&a)[groups][2][2][4], std::uint32_t weights, Sums& o) {
     group_begin_if();
 #pragma unroll
     for (unsigned step = 0; step < 2; ++step) {
 #pragma unroll
       for (unsigned i = 0; i < 2 * groups; ++i) {
-        multiply<group, v_bf16>(o[i], a[i / 2][step][i % 2], weights + step * Tiles * 256, at.lane * 16);
+        multiply<group, v_bf16>(o[i], a[i / 2][step][i % 2], weights + AttendOperand<group>::step(step * Tiles * 256));
       }
     }
     group_end_if();
@@ -538,25 +536,25 @@ struct CudaAttend {
 
   /// V of keys whose values do not fit into halves, or are not finite: added one by one, in f32, to the columns that
   /// give them weight; then their scales become 0.
-  __device__ void add_wild(const Place& at, const VPlace& from, unsigned i, std::uint32_t weights, Sums& o) const {
-    const std::uint32_t scales = from.scales[i] - 2 * at.t * 16;
+  __device__ void add_wild(const Place& at, std::uint32_t part, unsigned i, std::uint32_t weights, Sums& o) const {
+    const std::uint32_t scales = part + at.v_scales[i] - 2 * at.t * 16;
     for (unsigned first = 0; first < step_keys; first += 32) {
       const std::uint32_t word = load_shared_4(scales + (first + at.lane) * 16);
       const __half2 size = __habs2(half2_of(word));
-      bool wild = !(__half2float(VF != Format::q5_1 && from.upper[i] ? __high2half(size) : __low2half(size)) <=
+      bool wild = !(__half2float(VF != Format::q5_1 && at.v_upper[i] ? __high2half(size) : __low2half(size)) <=
                     AttendFormat<VF>::most_scale);
       if constexpr (VF == Format::q5_1) {
         wild = wild || !(__half2float(__high2half(size)) <= AttendFormat<VF>::most_offset);
       }
       for (unsigned all = __ballot_sync(0xffffffffU, wild); all != 0; all &= all - 1) {
         const unsigned key = first + static_cast<unsigned>(__ffs(static_cast<int>(all))) - 1;
-        add_one(at, from.part, weights, i, key, o);
+        add_one(at, part, weights, i, key, o);
         __syncwarp();
         if (at.lane == 0) {
           if constexpr (VF == Format::q5_1) {
             store_shared(scales + key * 16, 0);
           } else {
-            store_shared_half(scales + key * 16 + (from.upper[i] ? 2 : 0), 0);
+            store_shared_half(scales + key * 16 + (at.v_upper[i] ? 2 : 0), 0);
           }
           barrier_publish();
         }
@@ -571,7 +569,7 @@ struct CudaAttend {
     float x[4];  // tile, half
 #pragma unroll
     for (unsigned n = 0; n < 4; ++n) {
-      x[n] = v.value(part, key, (at.warp * groups + i) * 32 + Values::element(n / 2, at.g, n % 2), offset);
+      x[n] = v.value(part + k.bytes, key, (at.warp * groups + i) * 32 + Values::element(n / 2, at.g, n % 2), offset);
     }
 #pragma unroll
     for (unsigned tile = 0; tile < Tiles; ++tile) {
@@ -596,7 +594,7 @@ struct CudaAttend {
     for (unsigned key = at.lane; key < step_keys; key += 32) {
       constexpr unsigned pieces = groups * AttendFormat<VF>::group_bytes / 16;
       for (unsigned i = 0; i < pieces; ++i) {
-        const uint4 w = load_shared_16(part + v.piece_at(key, at.warp * pieces + i));
+        const uint4 w = load_shared_16(part + k.bytes + v.piece_at(key, at.warp * pieces + i));
         wild = wild || AttendFormat<VF>::wild(w.x) || AttendFormat<VF>::wild(w.y) || AttendFormat<VF>::wild(w.z) ||
                AttendFormat<VF>::wild(w.w);
       }
@@ -607,8 +605,9 @@ struct CudaAttend {
   /// As `add`, where V has values that are not finite in keys that some columns do not see: those must not meet even
   /// weights of 0. Row by row, with the keys it does not see as zeros, for its columns: the bits are those of a call
   /// that has this row alone.
-  __device__ void add_by_rows(const Place& at, const VPlace& from, std::uint32_t weights, int first, Sums& o) const {
+  __device__ void add_by_rows(const Place& at, std::uint32_t part, std::uint32_t weights, int first, Sums& o) const {
     const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
+    const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
 #pragma unroll 1
     for (std::size_t row = at.row_a; row <= at.row_b; ++row) {
       const std::size_t begin = row * at.heads < at.first_column ? 0 : row * at.heads - at.first_column;
@@ -624,7 +623,7 @@ struct CudaAttend {
         std::uint32_t a[groups][2][2][4];
 #pragma unroll
         for (unsigned i = 0; i < groups; ++i) {
-          from.load(i, key, a[i]);
+          load_values(at, part, i, key, a[i]);
 #pragma unroll
           for (unsigned j = 0; j < 16; ++j) {
             const int own = first + static_cast<int>(key + j / 8 * 16 + j % 4 / 2 * 8 + 2 * at.t);
@@ -633,7 +632,7 @@ struct CudaAttend {
             a[i][j / 8][j / 4 % 2][j % 4] &= low | high;
           }
         }
-        products(at, a, weights + key / 16 * Tiles * 256, x);
+        products(a, operand + AttendOperand<group>::step(key / 16 * Tiles * 256), x);
       }
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
+#include <memra/detail/scratch.hpp>
 #include <memra/launch.hpp>
 
 namespace memra::detail {
@@ -25,19 +26,32 @@ struct CudaAttendFold {
     }
     const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
     const std::size_t first = span.lo / size;
-    const std::size_t last = (span.hi - 1) / size;
-    const float* const at = shape.partial(const_cast<float*>(partials), item.y, item.x, 0);
+    const auto n = static_cast<unsigned>((span.hi - 1) / size - first + 1);
+    const float* const at = shape.partial(const_cast<float*>(partials), item.y, item.x, first);
     const std::size_t stride = shape.dv + 2;
+    __shared__ float2 weights[attend_chunks_bound];  // and sums
+    __shared__ float tops[block_threads / 32];
     float top = -INFINITY;
-    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[c * stride + shape.dv]);
+    for (unsigned c = threadIdx.x; c < n; c += block_threads) {
+      weights[c] = {at[c * stride + shape.dv], at[c * stride + shape.dv + 1]};
+      top = fmaxf(top, weights[c].x);
+    }
+#pragma unroll
+    for (unsigned distance = 16; distance != 0; distance /= 2) {
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
+    }
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+    __syncthreads();
+    for (unsigned i = 0; i < block_threads / 32; ++i) top = fmaxf(top, tops[i]);
+    for (unsigned c = threadIdx.x; c < n; c += block_threads) weights[c].x = exp2_fast(__fsub_rn(weights[c].x, top));
+    __syncthreads();
     for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) {
       float l = 0.0F;
       float o = 0.0F;
-      for (std::size_t c = first; c <= last; ++c) {
-        const float* const part = at + c * stride;
-        const float w = exp2_fast(__fsub_rn(part[shape.dv], top));
-        l = __fmaf_rn(part[shape.dv + 1], w, l);
-        o = __fmaf_rn(part[d], w, o);
+#pragma unroll 16
+      for (unsigned c = 0; c < n; ++c) {
+        l = __fmaf_rn(weights[c].y, weights[c].x, l);
+        o = __fmaf_rn(at[c * stride + d], weights[c].x, o);
       }
       y[d] = o / l;
     }

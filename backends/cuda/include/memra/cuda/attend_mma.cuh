@@ -49,10 +49,12 @@ __device__ inline void group_wait() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
 #endif
 }
-/// How the tensor cores find B at `address`.
-__device__ inline std::uint64_t group_operand(std::uint32_t address) {
-  return std::uint64_t{(address & 0x3FFFFU) >> 4} | std::uint64_t{128 >> 4} << 16 | std::uint64_t{256 >> 4} << 32;
+/// How the tensor cores find B at `address`, as the low word; 16 bytes further is one more.
+__device__ inline std::uint32_t group_operand(std::uint32_t address) {
+  return (address >> 4) | 128U >> 4 << 16;
 }
+/// The high word: 256 bytes from 8 columns to the next.
+inline constexpr std::uint64_t group_operand_high = std::uint64_t{256 >> 4} << 32;
 
 #define MEMRA_DETAIL_D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define MEMRA_DETAIL_GROUP_MMA(shape, outputs, in, ...)                                                  \
@@ -111,20 +113,30 @@ __device__ inline void load_matrices_turned(std::uint32_t address, std::uint32_t
                : "r"(address)
                : "memory");
 }
+/// Where B is, for either kind of product: set once, then moved on by multiples of 16 bytes.
+template <bool Group>
+struct AttendOperand {
+  static constexpr bool group = Group && MEMRA_DETAIL_GROUPS() != 0;
+  std::uint32_t at;
+
+  __device__ AttendOperand(std::uint32_t address, unsigned lane)
+      : at(group ? group_operand(address) : address + lane * 16) {}
+  /// What to add to `at` for `bytes` further on.
+  __device__ static constexpr std::uint32_t step(unsigned bytes) { return group ? bytes / 16 : bytes; }
+};
+
 /// D[i] += A * B for tiles of 8 columns, B in shared memory as core matrices. A warpgroup's product if `Group` and the
 /// target has it (then D is there after group_wait), else warp by warp.
-/// @param lane_b  what a lane adds to B's address for its row in a load of four core matrices
+/// @param b  AttendOperand::at, moved on
 template <bool Group, bool Bf16, unsigned Tiles>
-__device__ inline void multiply(float (&d)[Tiles][4], const std::uint32_t (&a)[4], std::uint32_t b,
-                                [[maybe_unused]] std::uint32_t lane_b) {
-  constexpr bool group = Group && MEMRA_DETAIL_GROUPS() != 0;
-  if constexpr (group) {
-    group_mma<Bf16>(d, a, group_operand(b));
+__device__ inline void multiply(float (&d)[Tiles][4], const std::uint32_t (&a)[4], std::uint32_t b) {
+  if constexpr (AttendOperand<Group>::group) {
+    group_mma<Bf16>(d, a, group_operand_high | b);
   } else {
 #pragma unroll
     for (unsigned i = 0; i < Tiles; i += 2) {
       std::uint32_t r[4];
-      load_matrices(b + i * 256 + lane_b, r);  // of one tile only the first two are used
+      load_matrices(b + i * 256, r);  // of one tile only the first two are used
       mma_16x8x16<Bf16>(d[i], a, r[0], r[1]);
       if constexpr (Tiles > 1) mma_16x8x16<Bf16>(d[i + 1], a, r[2], r[3]);
     }
@@ -172,6 +184,9 @@ __device__ inline std::uint32_t load_shared_byte(std::uint32_t address) {
 }
 __device__ inline void store_shared(std::uint32_t address, std::uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" : : "r"(address), "r"(v) : "memory");
+}
+__device__ inline void store_shared_byte(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" : : "r"(address), "r"(v) : "memory");
 }
 __device__ inline void store_shared_half(std::uint32_t address, std::uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" : : "r"(address), "h"(v) : "memory");
@@ -246,6 +261,18 @@ __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+/// (x & mask) ^ with, and (x & mask) | with, in one instruction: given two constants the compiler takes two.
+__device__ inline std::uint32_t and_xor(std::uint32_t x, std::uint32_t mask, std::uint32_t with) {
+  std::uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(r) : "r"(x), "r"(mask), "r"(with));
+  return r;
+}
+__device__ inline std::uint32_t and_or(std::uint32_t x, std::uint32_t mask, std::uint32_t with) {
+  std::uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(x), "r"(mask), "r"(with));
+  return r;
 }
 
 /// Two floats, each rounded to nearest even; the first in the low half.

@@ -53,7 +53,7 @@ __device__ inline __half2 half2_twice(float x) {
 /// Bytes 0 and 2 of a word of int8 as halves, exact: 1024 + (q + 128) is a half whose last bits are the byte with its
 /// sign bit turned over.
 __device__ inline __half2 int8_pair(std::uint32_t w) {
-  return __hsub2(half2_of((w & 0x00FF00FFU) ^ 0x64806480U), half2_twice(1152.0F));
+  return __hsub2(half2_of(and_xor(w, 0x00FF00FFU, 0x64806480U)), half2_twice(1152.0F));
 }
 /// Bytes 0 and 1 of a word of e4m3 as halves, exact.
 __device__ inline std::uint32_t fp8_pair(std::uint32_t w) {
@@ -62,11 +62,11 @@ __device__ inline std::uint32_t fp8_pair(std::uint32_t w) {
 }
 /// Nibbles 0 and 4 (bits 0..3 and 16..19) of a word less 8, exact.
 __device__ inline __half2 low_nibbles(std::uint32_t w) {
-  return __hsub2(half2_of((w & 0x000F000FU) | 0x64006400U), half2_twice(1032.0F));
+  return __hsub2(half2_of(and_or(w, 0x000F000FU, 0x64006400U)), half2_twice(1032.0F));
 }
 /// Nibbles 1 and 5 less 8: they come as 1024 + 16 q.
 __device__ inline __half2 high_nibbles(std::uint32_t w) {
-  return __hfma2(half2_of((w & 0x00F000F0U) | 0x64006400U), half2_twice(0.0625F), half2_twice(-72.0F));
+  return __hfma2(half2_of(and_or(w, 0x00F000F0U, 0x64006400U)), half2_twice(0.0625F), half2_twice(-72.0F));
 }
 
 /// K as left operand: 16 keys by 64 elements of a head (two groups, two steps of 16 each), without the blocks' scales.
@@ -81,13 +81,12 @@ struct AttendKeys {
     return 16 * step + 2 * t + 8 * reg + half;
   }
 
-  /// @param at  at(j): address of this lane's row for the matrix load of bytes [32 j, 32 j + 32) of 16 keys: lane l has
-  ///            piece 2 j + l / 16 of key l % 16
-  template <class At>
-  __device__ static void load(const At& at, unsigned pair, std::uint32_t (&a)[2][2][4]) {
+  /// @param at  address of this lane's row for matrix loads of 32 bytes of 16 keys: lane l has piece l / 16 of key
+  ///            l % 16, counted from the pair's first
+  __device__ static void load(std::uint32_t at, std::uint32_t (&a)[2][2][4]) {
     if constexpr (Facts::nibbles) {
       std::uint32_t r[4];
-      load_matrices(at(pair), r);
+      load_matrices(at, r);
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
         a[i / 2][0][i % 2] = half2_bits(low_nibbles(r[i]));
@@ -99,7 +98,7 @@ struct AttendKeys {
 #pragma unroll
       for (unsigned group = 0; group < 2; ++group) {
         std::uint32_t r[4];
-        load_matrices(at(2 * pair + group), r);
+        load_matrices(at ^ (group * 32), r);
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i) {
           if constexpr (F == Format::q8_0) {
@@ -113,7 +112,7 @@ struct AttendKeys {
       }
     } else {
 #pragma unroll
-      for (unsigned i = 0; i < 4; ++i) load_matrices(at(4 * pair + i), a[i / 2][i % 2]);
+      for (unsigned i = 0; i < 4; ++i) load_matrices(at ^ (i * 32), a[i / 2][i % 2]);
     }
   }
 };
@@ -220,10 +219,10 @@ struct AttendValues {
     const std::uint32_t f = __byte_perm(f0 >> shift, f1 >> shift, 0x6420);
     const std::uint32_t v = w >> 8;
     constexpr std::uint32_t one = 0x64006400U;  // 1024
-    const __half2 q00 = half2_of((w & 0x000F000FU) | (f << 4 & 0x00100010U) | one);
-    const __half2 q01 = half2_of((v & 0x000F000FU) | (f << 3 & 0x00100010U) | one);
-    const __half2 q10 = half2_of((w & 0x00F000F0U) | (f & 0x01000100U) | one);
-    const __half2 q11 = half2_of((v & 0x00F000F0U) | (f >> 1 & 0x01000100U) | one);
+    const __half2 q00 = half2_of(and_or(w, 0x000F000FU, and_or(f << 4, 0x00100010U, one)));
+    const __half2 q01 = half2_of(and_or(v, 0x000F000FU, and_or(f << 3, 0x00100010U, one)));
+    const __half2 q10 = half2_of(and_or(w, 0x00F000F0U, and_or(f, 0x01000100U, one)));
+    const __half2 q11 = half2_of(and_or(v, 0x00F000F0U, and_or(f >> 1, 0x01000100U, one)));
     const __half2 low = half2_twice(-1024.0F);
     const __half2 high = half2_twice(-64.0F);
     const __half2 part = half2_twice(0.0625F);
