@@ -177,6 +177,19 @@ TEST_CASE("a row's bits are its own, for 1 to 16 rows and more", "[attend]") {
   }
 }
 
+TEST_CASE("every kernel once", "[attend][sanitize]") {
+  memra::CudaDev dev = make_cuda();
+  for (KvShape s : tuned_shapes()) {
+    INFO(name_of(s));
+    s.rows = 160;
+    const AttendOn<memra::CudaDev> a(dev, s, 150, 8);
+    for (const std::size_t t : {std::size_t{1}, std::size_t{3}, std::size_t{16}}) {
+      const std::vector<float> x = floats(a.run(dev, 130, t));
+      CHECK(std::all_of(x.begin(), x.end(), [](float y) { return std::isfinite(y); }));
+    }
+  }
+}
+
 TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend][sanitize]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;

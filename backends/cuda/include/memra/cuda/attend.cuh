@@ -40,11 +40,12 @@ struct CudaAttend {
   static constexpr unsigned groups = Groups == 0 ? 1 : Groups;
   static constexpr unsigned warps = Groups == 0 ? 2 : 4;
   static constexpr unsigned block_threads = 32 * warps;
-  static constexpr unsigned least_blocks = Tiles == 1 ? 4 : 2;
+  static constexpr unsigned least_blocks = Tiles == 1 ? 5 - groups : 2;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
   static constexpr unsigned columns = 8 * Tiles;
   static constexpr unsigned most_stages = 4;
+  static constexpr unsigned most_boxes = 16;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   using Keys = AttendKeys<KF>;
@@ -63,7 +64,7 @@ struct CudaAttend {
   unsigned stages = 2;  ///< steps in shared memory
   bool mapped = false;  ///< copied by the copy engine
 
-  std::size_t shared_bytes() const noexcept { return barriers_at() + 8 * most_stages; }
+  std::size_t shared_bytes() const noexcept { return boxes_at() + sizeof(AttendBox) * most_boxes; }
 
   /// As many steps on their way as leave room for another block beside this one.
   void complete(const CudaApi::Driver& driver) noexcept {
@@ -79,7 +80,7 @@ struct CudaAttend {
 
   // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [dk / 16][Tiles][2][8][8]; of two
   // steps per warp and column maxima (then sums of weights); per column factor of scores, and keys it sees; of two
-  // steps which warps' scores passed the top; barriers.
+  // steps which warps' scores passed the top; barriers; boxes.
   __host__ __device__ unsigned step_bytes() const { return k.bytes + v.bytes; }
   static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
   __host__ __device__ unsigned weights_at() const { return stages * step_bytes(); }
@@ -88,7 +89,8 @@ struct CudaAttend {
   __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
   __host__ __device__ unsigned flags_at() const { return ranges_at() + columns * 8; }
-  __host__ __device__ unsigned barriers_at() const { return flags_at() + 8; }
+  __host__ __device__ unsigned barriers_at() const { return flags_at() + 16; }
+  __host__ __device__ unsigned boxes_at() const { return barriers_at() + 8 * most_stages; }
 
   /// Item: (tile of columns, chunk, slice and kv head).
   __device__ void block(const Item& item) const {
@@ -188,13 +190,20 @@ struct CudaAttend {
     const std::size_t k_element = at.kv_head * shape.dk;
     const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
     const std::uint32_t barriers = at.base + barriers_at();
+    auto* const boxes = reinterpret_cast<AttendBox*>(at.shared + boxes_at());
     const auto fetch = [&](std::size_t step, unsigned stage) {
       const std::uint32_t to = at.base + stage * step_bytes();
       if (mapped) {
-        if (threadIdx.x == 0 && step < end) {
-          barrier_expect(barriers + 8 * stage, k.payload + v.payload);
-          k.copy_mapped(to, step * n, k_element, barriers + 8 * stage);
-          v.copy_mapped(to + k.bytes, step * n, v_element, barriers + 8 * stage);
+        // One lane of each warp has its share of the boxes, none much work.
+        if (at.lane == 0 && step < end) {
+          if (at.warp == 0) barrier_expect(barriers + 8 * stage, k.payload + v.payload);
+          const auto row =
+              static_cast<int>(static_cast<std::ptrdiff_t>(step * n) - static_cast<std::ptrdiff_t>(k.plane.base));
+#pragma unroll 1
+          for (unsigned i = at.warp; i < k.all_boxes() + v.all_boxes(); i += warps) {
+            const AttendBox box = boxes[i];
+            copy_box_async(to + box.to, box.map, box.x, row + box.y, barriers + 8 * stage);
+          }
         }
       } else {
         if (step < end) {
@@ -205,6 +214,11 @@ struct CudaAttend {
       }
     };
     const bool fresh = steps == 0;
+    if (fresh && mapped && threadIdx.x == 32) {
+      k.list(boxes, 0, k_element, 0);
+      const auto shift = static_cast<std::ptrdiff_t>(k.plane.base) - static_cast<std::ptrdiff_t>(v.plane.base);
+      v.list(boxes + k.all_boxes(), k.bytes, v_element, static_cast<int>(shift));
+    }
     if (fresh && mapped && threadIdx.x == 0) {
       for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i);
       barrier_publish();
@@ -324,8 +338,7 @@ struct CudaAttend {
     }
     __half2 top[2] = {};
     // Two groups of 32 elements at a time: their scales share a word.
-    for (unsigned pair = 0; pair < k.dims / 64; ++pair) {
-      std::uint32_t a[2][2][4];
+    const auto decode = [&](unsigned pair, std::uint32_t(&a)[2][2][4]) {
       const unsigned byte = pair * pair_bytes;
       Keys::load((lane_keys + (byte >> k.width_shift) * step_keys * k.width) ^ (byte & (k.width - 1)), a);
       if constexpr (AttendFormat<KF>::blocks) {
@@ -344,13 +357,31 @@ struct CudaAttend {
           }
         }
       }
+    };
+    const auto product = [&](const std::uint32_t(&a)[2][2][4]) {
       group_begin_if();
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
         multiply<group, k_bf16>(s, a[j / 2][j % 2], query + queries.step(j * Tiles * 256));
       }
+      group_commit_if();
       query += queries.step(4 * Tiles * 256);
-      group_end_if();
+    };
+    const unsigned pairs = k.dims / 64;
+    unsigned pair = 0;
+    for (; pair + 2 <= pairs; pair += 2) {  // one is decoded while the other is multiplied
+      std::uint32_t a[2][2][2][4];
+      decode(pair, a[0]);
+      product(a[0]);
+      decode(pair + 1, a[1]);
+      product(a[1]);
+      group_wait_if();
+    }
+    if (pair < pairs) {
+      std::uint32_t a[2][2][4];
+      decode(pair, a);
+      product(a);
+      group_wait_if();
     }
     if constexpr (AttendFormat<KF>::blocks) {
       const float most = AttendFormat<KF>::most_scale;
@@ -363,11 +394,11 @@ struct CudaAttend {
   __device__ static void group_begin_if() {
     if constexpr (group) group_begin();
   }
-  __device__ static void group_end_if() {
-    if constexpr (group) {
-      group_commit();
-      group_wait();
-    }
+  __device__ static void group_commit_if() {
+    if constexpr (group) group_commit();
+  }
+  __device__ static void group_wait_if() {
+    if constexpr (group) group_wait();
   }
 
   /// Keys whose values do not fit into halves: one by one, in f32.
@@ -507,11 +538,18 @@ struct CudaAttend {
       return add_by_rows(at, part, weights, edge, o);
     }
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
-    for (unsigned key = 0; key < step_keys; key += 32) {
-      std::uint32_t a[groups][2][2][4];
+    // While some are multiplied others are decoded, if there are registers for it.
+    constexpr unsigned ahead = step_keys == 64 && groups * Tiles <= 8 ? 2 : 1;
+#pragma unroll 1
+    for (unsigned key = 0; key < step_keys; key += 32 * ahead) {
+      std::uint32_t a[ahead][groups][2][2][4];
 #pragma unroll
-      for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key, a[i]);
-      products(a, operand + AttendOperand<group>::step(key / 16 * Tiles * 256), o);
+      for (unsigned n = 0; n < ahead; ++n) {
+#pragma unroll
+        for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key + 32 * n, a[n][i]);
+        products(a[n], operand + AttendOperand<group>::step((key / 16 + 2 * n) * Tiles * 256), o);
+      }
+      group_wait_if();
     }
   }
 
@@ -531,7 +569,7 @@ struct CudaAttend {
         multiply<group, v_bf16>(o[i], a[i / 2][step][i % 2], weights + AttendOperand<group>::step(step * Tiles * 256));
       }
     }
-    group_end_if();
+    group_commit_if();
   }
 
   /// V of keys whose values do not fit into halves, or are not finite: added one by one, in f32, to the columns that
@@ -633,6 +671,7 @@ struct CudaAttend {
           }
         }
         products(a, operand + AttendOperand<group>::step(key / 16 * Tiles * 256), x);
+        group_wait_if();
       }
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {

@@ -13,6 +13,15 @@
 
 namespace memra::detail {
 
+/// One copy of the copy engine.
+struct AttendBox {
+  const CUtensorMap* map;
+  unsigned to;  ///< from the step's start
+  int x;        ///< first byte of a row
+  int y;        ///< added to the row
+  int unused;
+};
+
 /// One kv head's part of a plane, a step of `keys` rows at a time.
 ///
 /// Shared memory of a step, every part a multiple of 1,024 bytes from its start: quants as boxes [keys][width], width
@@ -100,21 +109,23 @@ struct AttendStage {
            encode(driver, &maps[2], plane.first.fifths, plane.fifth_row, 16, CU_TENSOR_MAP_SWIZZLE_NONE);
   }
 
-  /// By one thread: the copy engine brings rows [first, first + keys) of the stream to `to`; `barrier` counts
-  /// `payload`. Rows before and after the plane's become zeros, others come as they are.
+  /// Boxes of a step.
+  __host__ __device__ unsigned all_boxes() const {
+    return (row_bytes() >> width_shift) + (Facts::blocks ? boxes(scale_bytes) : 0) + (F == Format::q5_1 ? boxes(4) : 0);
+  }
+
+  /// What the copy engine brings for a step: boxes of `keys` rows, as they are; rows before and after the plane's
+  /// become zeros.
+  /// @param to       of this part, from the step's on
   /// @param element  of the plane's rows: first of the head's
-  __device__ void copy_mapped(std::uint32_t to, std::size_t first, std::size_t element, std::uint32_t barrier) const {
-    const int row = static_cast<int>(static_cast<std::ptrdiff_t>(first) - static_cast<std::ptrdiff_t>(plane.base));
+  /// @param y        added to the row
+  __device__ void list(AttendBox* out, unsigned to, std::size_t element, int y) const {
     const auto group = static_cast<unsigned>(element / 32);
-#pragma unroll 1
-    for (unsigned i = 0; i < row_bytes() / width; ++i) {
-      copy_box_async(to + i * keys * width, &maps[0], static_cast<int>(group * Facts::group_bytes + i * width), row,
-                     barrier);
+    for (unsigned i = 0; i < row_bytes() >> width_shift; ++i) {
+      *out++ = {&maps[0], to + i * keys * width, static_cast<int>(group * Facts::group_bytes + i * width), y, 0};
     }
-    if constexpr (Facts::blocks) {
-      copy_boxes(to + scales_at, &maps[1], group, scale_bytes, row, barrier);
-    }
-    if constexpr (F == Format::q5_1) copy_boxes(to + fifths_at, &maps[2], group, 4, row, barrier);
+    if constexpr (Facts::blocks) list_boxes(out, to + scales_at, &maps[1], group, scale_bytes, y);
+    if constexpr (F == Format::q5_1) list_boxes(out, to + fifths_at, &maps[2], group, 4, y);
   }
 
   /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.
@@ -151,11 +162,10 @@ struct AttendStage {
                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   }
 
-  __device__ void copy_boxes(std::uint32_t to, const CUtensorMap* map, unsigned group, unsigned block_bytes, int row,
-                             std::uint32_t barrier) const {
-#pragma unroll 1
+  __device__ void list_boxes(AttendBox*& out, unsigned to, const CUtensorMap* map, unsigned group, unsigned block_bytes,
+                             int y) const {
     for (unsigned i = 0; i < boxes(block_bytes); ++i) {
-      copy_box_async(to + i * keys * 16, map, static_cast<int>(group * block_bytes / 16 * 16 + i * 16), row, barrier);
+      *out++ = {map, to + i * keys * 16, static_cast<int>(group * block_bytes / 16 * 16 + i * 16), y, 0};
     }
   }
 
