@@ -110,7 +110,7 @@ std::vector<KvShape> tuned_shapes() {
     }
   }
   KvShape mixed;  // widths that differ
-  mixed.dk = 192;
+  mixed.dk = 256;
   mixed.dv = 128;
   mixed.rows = 700;
   mixed.layout = L::split;
@@ -141,8 +141,7 @@ TEST_CASE("the error against float64 is at most that of bf16 attention on the sa
       const double ours = distance(floats(a.run(dev, pos, t)), exact);
       const double theirs = distance(rough, exact);
       const bool bf16 = s.v_format == F::bf16;
-      // Of bf16 planes both round the same values in the same places: equal but for sums in f32.
-      CHECK(ours <= theirs * (bf16 ? 1.05 : 1.0) + 1e-6);
+      CHECK(ours <= theirs + 1e-6);
       worst[bf16 ? 1 : 0] = std::max(worst[bf16 ? 1 : 0], ours);
       most = std::max(most, theirs);
       // The host's definition is the same function.
@@ -283,9 +282,9 @@ TEST_CASE("values beyond what halves hold", "[attend][sanitize]") {
       const KvShape s = plain_shape(k, v, d);
       INFO(name_of(s));
       // Among ordinary values some of 300,000: 1,000 times what would do without.
-      const Changed values(dev, host, s, false, [](std::size_t r, std::vector<float>& x) {
+      const Changed values(dev, host, s, false, [v = v](std::size_t r, std::vector<float>& x) {
         if (r % 37 == 5) x[r % x.size()] = 3e5F;
-        if (r % 41 == 7) x[(r * 7) % x.size()] = -2e5F;
+        if (v != F::q5_1 && r % 41 == 7) x[(r * 7) % x.size()] = -2e5F;  // as q5_1's offset it would be infinite
       });
       CHECK(distance(floats(values.cuda.run(dev, 250, 5)), doubles(floats(values.host.run(host, 250, 5)))) < 1e-3);
       CHECK(rows_are_their_own(dev, values.cuda, 250, 5));

@@ -48,6 +48,8 @@ struct CudaAttend {
   static constexpr unsigned most_boxes = 16;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
+  /// Halves that a query's element is the sum of: with the first alone bf16 would lose what planes of it have kept.
+  static constexpr unsigned terms = k_bf16 ? 2 : 1;
   using Keys = AttendKeys<KF>;
   using Values = AttendValues<VF>;
   using KStage = AttendStage<KF, step_keys>;
@@ -61,6 +63,7 @@ struct CudaAttend {
   float scale;     ///< times log2 e
   float* partials;
   unsigned slices;      ///< of a head's V: blocks that share a kv head and chunk
+  unsigned tiles;       ///< of columns
   unsigned stages = 2;  ///< steps in shared memory
   bool mapped = false;  ///< copied by the copy engine
 
@@ -78,21 +81,22 @@ struct CudaAttend {
     }
   }
 
-  // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [dk / 16][Tiles][2][8][8]; of two
-  // steps per warp and column maxima (then sums of weights); per column factor of scores, and keys it sees; of two
-  // steps which warps' scores passed the top; barriers; boxes.
+  // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8];
+  // of two steps per warp and column maxima (then sums of weights); per column factor of scores, and keys it sees; of
+  // two steps which warps' scores passed the top; barriers; boxes.
   __host__ __device__ unsigned step_bytes() const { return k.bytes + v.bytes; }
   static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
   __host__ __device__ unsigned weights_at() const { return stages * step_bytes(); }
   __host__ __device__ unsigned queries_at() const { return weights_at() + 2 * weights_bytes; }
-  __host__ __device__ unsigned maxima_at() const { return queries_at() + k.dims * Tiles * 16; }
+  __host__ __device__ unsigned maxima_at() const { return queries_at() + queries_bytes(); }
+  __host__ __device__ unsigned queries_bytes() const { return terms * k.dims * Tiles * 16; }
   __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
   __host__ __device__ unsigned flags_at() const { return ranges_at() + columns * 8; }
   __host__ __device__ unsigned barriers_at() const { return flags_at() + 16; }
   __host__ __device__ unsigned boxes_at() const { return barriers_at() + 8 * most_stages; }
 
-  /// Item: (tile of columns, chunk, slice and kv head).
+  /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const {
     Place at;
     at.warp = threadIdx.x / 32;
@@ -100,9 +104,9 @@ struct CudaAttend {
     at.g = at.lane / 4;
     at.t = at.lane % 4;
     at.heads = shape.n_heads / shape.n_kv_heads;
-    at.first_column = item.x * columns;
-    at.kv_head = item.z / slices;
-    at.slice = static_cast<unsigned>(item.z % slices);
+    at.first_column = item.x % tiles * columns;
+    at.kv_head = item.x / tiles / slices;
+    at.slice = static_cast<unsigned>(item.x / tiles % slices);
     at.chunk = item.y;
     at.k_offset = KStage::box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
     at.k_quants = k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
@@ -319,7 +323,12 @@ struct CudaAttend {
           const unsigned d = i / 16 * 32 + Keys::element(step, t, reg, half);
           y[half] = real ? __fmul_rn(__fmul_rn(x[d], scale), up) : 0.0F;
         }
-        out[((i / 8 * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t] = pack_halves<k_bf16>(y[0], y[1]);
+        std::uint32_t* to = out + ((i / 8 * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t;
+        *to = pack_halves<k_bf16>(y[0], y[1]);
+        if constexpr (terms == 2) {
+          to[dk * Tiles * 4] = pack_halves<true>(__fsub_rn(y[0], __uint_as_float(*to << 16)),
+                                                 __fsub_rn(y[1], __uint_as_float(*to & 0xFFFF0000U)));
+        }
       }
     }
   }
@@ -331,6 +340,7 @@ struct CudaAttend {
     const std::uint32_t scales = part + at.k_scales;
     const AttendOperand<group> queries(at.base + queries_at(), at.lane);
     std::uint32_t query = queries.at;
+    [[maybe_unused]] const std::uint32_t second = queries.step(k.dims * Tiles * 16);
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
@@ -363,6 +373,9 @@ struct CudaAttend {
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
         multiply<group, k_bf16>(s, a[j / 2][j % 2], query + queries.step(j * Tiles * 256));
+        if constexpr (terms == 2) {
+          multiply<group, k_bf16>(s, a[j / 2][j % 2], query + queries.step(j * Tiles * 256) + second);
+        }
       }
       group_commit_if();
       query += queries.step(4 * Tiles * 256);

@@ -32,9 +32,8 @@ inline constexpr std::array<CudaAttendPair, 7> cuda_attend_pairs{{{Format::q8_0,
 /// By formats, layouts and geometry only: the same for every number of rows.
 inline bool cuda_attend_fits(const KvReadView& kv) noexcept {
   const auto aligned = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
-  const auto k_fits = [](std::size_t d) { return d % 64 == 0 && d != 0 && d <= 512; };
-  const auto v_fits = [](std::size_t d) { return d == 64 || d == 128 || d == 256 || d == 512; };
-  if (!k_fits(kv.head_dim_k) || !v_fits(kv.head_dim_v) || !aligned(kv.k.data) || !aligned(kv.v.data)) return false;
+  const auto fits = [](std::size_t d) { return d == 64 || d == 128 || d == 256 || d == 512; };
+  if (!fits(kv.head_dim_k) || !fits(kv.head_dim_v) || !aligned(kv.k.data) || !aligned(kv.v.data)) return false;
   for (const CudaAttendPair& p : cuda_attend_pairs) {
     if (p.k == kv.k.shape.format && p.v == kv.v.shape.format) return true;
   }
@@ -51,7 +50,8 @@ Body cuda_attend_body(const KvReadView& kv, const AttendArgs& a, const CudaAtten
           // Scores come out in units of log2: the weights are powers of two.
           a.scale * 1.44269504F,
           partials,
-          static_cast<unsigned>(kv.head_dim_v / Body::slice_dims)};
+          static_cast<unsigned>(kv.head_dim_v / Body::slice_dims),
+          static_cast<unsigned>((shape.rows * (a.n_heads / kv.n_kv_heads) + Body::columns - 1) / Body::columns)};
 }
 
 /// One pass of up to attend_block_rows rows: partial results, then their fold.
@@ -59,12 +59,10 @@ template <class Body, class D>
 Status cuda_attend_pass(D& dev, const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
                         float* partials) noexcept {
   const auto body = cuda_attend_body<Body>(kv, a, shape, partials);
-  const std::size_t columns = shape.rows * (a.n_heads / kv.n_kv_heads);
   // No row of this pass can have more chunks of the smallest size than this; a row far back has larger ones.
   const std::size_t reach =
       (kv.at.pos_bound + shape.first_row + shape.rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
-  const Grid grid{(columns + Body::columns - 1) / Body::columns, reach < shape.most_chunks ? reach : shape.most_chunks,
-                  kv.n_kv_heads * body.slices};
+  const Grid grid{body.tiles * body.slices * kv.n_kv_heads, reach < shape.most_chunks ? reach : shape.most_chunks, 1};
   if (Status s = launch(dev, "attend", grid, body); !s) return s;
   return launch(dev, "attend_fold", Grid{a.n_heads, shape.rows, 1}, CudaAttendFold{shape, partials, a.out});
 }
