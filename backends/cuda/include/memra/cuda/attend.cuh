@@ -46,6 +46,8 @@ struct CudaAttend {
   static constexpr unsigned columns = 8 * Tiles;
   static constexpr unsigned most_stages = 4;
   static constexpr unsigned most_boxes = 16;
+  /// Some parts of a step are not the copy engine's.
+  static constexpr bool narrow = AttendFormat<KF>::blocks || AttendFormat<VF>::blocks;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   /// Halves that a query's element is the sum of: with the first alone bf16 would lose what planes of it have kept.
@@ -71,7 +73,7 @@ struct CudaAttend {
 
   /// As many steps on their way as leave room for another block beside this one.
   void complete(const CudaApi::Driver& driver) noexcept {
-    mapped = k.map(driver) && v.map(driver);
+    mapped = k.describe(driver) && v.describe(driver);
     // Four blocks to a multiprocessor, or three, two, one.
     constexpr std::array<std::size_t, 4> rooms{55, 74, 112, 227};
     for (std::size_t i = 0; i < rooms.size(); ++i) {
@@ -82,8 +84,8 @@ struct CudaAttend {
   }
 
   // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8];
-  // of two steps per warp and column maxima (then sums of weights); per column factor of scores, and keys it sees; of
-  // two steps which warps' scores passed the top; barriers; boxes.
+  // of two steps per warp and column maxima (then sums of weights); per column factor of scores, keys it sees, row and
+  // query head; of two steps which warps' scores passed the top; barriers; boxes.
   __host__ __device__ unsigned step_bytes() const { return k.bytes + v.bytes; }
   static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
   __host__ __device__ unsigned weights_at() const { return stages * step_bytes(); }
@@ -92,7 +94,8 @@ struct CudaAttend {
   __host__ __device__ unsigned queries_bytes() const { return terms * k.dims * Tiles * 16; }
   __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
-  __host__ __device__ unsigned flags_at() const { return ranges_at() + columns * 8; }
+  __host__ __device__ unsigned owners_at() const { return ranges_at() + columns * 8; }
+  __host__ __device__ unsigned flags_at() const { return owners_at() + columns * 8; }
   __host__ __device__ unsigned barriers_at() const { return flags_at() + 16; }
   __host__ __device__ unsigned boxes_at() const { return barriers_at() + 8 * most_stages; }
 
@@ -103,10 +106,11 @@ struct CudaAttend {
     at.lane = threadIdx.x % 32;
     at.g = at.lane / 4;
     at.t = at.lane % 4;
-    at.heads = shape.n_heads / shape.n_kv_heads;
-    at.first_column = item.x % tiles * columns;
-    at.kv_head = item.x / tiles / slices;
-    at.slice = static_cast<unsigned>(item.x / tiles % slices);
+    at.heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
+    const auto x = static_cast<unsigned>(item.x);
+    at.first_column = x % tiles * columns;
+    at.kv_head = x / tiles / slices;
+    at.slice = x / tiles % slices;
     at.chunk = item.y;
     at.k_offset = KStage::box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
     at.k_quants = k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
@@ -122,8 +126,8 @@ struct CudaAttend {
       at.v_upper[i] = (byte & 2U) != 0;
     }
     at.row_a = at.first_column / at.heads;
-    const std::size_t last = (at.first_column + columns - 1) / at.heads;
-    at.row_b = last < shape.rows ? last : shape.rows - 1;
+    const unsigned last = (at.first_column + columns - 1) / at.heads;
+    at.row_b = last < shape.rows ? last : static_cast<unsigned>(shape.rows) - 1;
     const AttendSpan a = shape.span(at.row_a);
     const AttendSpan b = shape.span(at.row_b);
     if (b.hi <= b.lo) return;
@@ -140,8 +144,9 @@ struct CudaAttend {
  private:
   struct Place {
     unsigned warp, lane, g, t;
-    std::size_t heads;  ///< query heads of a kv head
-    std::size_t first_column, kv_head, chunk, row_a, row_b;
+    unsigned heads;  ///< query heads of a kv head
+    unsigned first_column, row_a, row_b;
+    std::size_t kv_head, chunk;
     unsigned slice;
     unsigned k_offset;  ///< where in its boxes the head's first scale is
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
@@ -177,7 +182,7 @@ struct CudaAttend {
     at.shared = memra_attend_shared;
     at.base = shared_address(memra_attend_shared);
     Reach reach;
-    for (std::size_t row = at.row_a; row <= at.row_b; ++row) {
+    for (unsigned row = at.row_a; row <= at.row_b; ++row) {
       const AttendSpan s = seen(at, row);
       if (s.hi == 0) continue;
       reach.lo = s.lo < reach.lo ? s.lo : reach.lo;
@@ -198,16 +203,23 @@ struct CudaAttend {
     const auto fetch = [&](std::size_t step, unsigned stage) {
       const std::uint32_t to = at.base + stage * step_bytes();
       if (mapped) {
+        if (step >= end) return;
+        const std::uint32_t barrier = barriers + 8 * stage;
+        const auto row = static_cast<std::int64_t>(step * n);
+        const auto k_row = row - static_cast<std::int64_t>(k.plane.base);
         // One lane of each warp has its share of the boxes, none much work.
-        if (at.lane == 0 && step < end) {
-          if (at.warp == 0) barrier_expect(barriers + 8 * stage, k.payload + v.payload);
-          const auto row =
-              static_cast<int>(static_cast<std::ptrdiff_t>(step * n) - static_cast<std::ptrdiff_t>(k.plane.base));
+        if (at.lane == 0) {
+          if (at.warp == 0) barrier_expect(barrier, k.quant_bytes() + v.quant_bytes());
 #pragma unroll 1
-          for (unsigned i = at.warp; i < k.all_boxes() + v.all_boxes(); i += warps) {
+          for (unsigned i = at.warp; i < k.quant_boxes() + v.quant_boxes(); i += warps) {
             const AttendBox box = boxes[i];
-            copy_box_async(to + box.to, box.map, box.x, row + box.y, barriers + 8 * stage);
+            copy_box_async(to + box.to, box.map, box.x, static_cast<int>(k_row) + box.y, barrier);
           }
+        }
+        if constexpr (narrow) {
+          k.copy_narrow(to, k_row, k_element, 0);
+          v.copy_narrow(to + k.bytes, row - static_cast<std::int64_t>(v.plane.base), v_element, 1);
+          barrier_arrive_copied(barrier);
         }
       } else {
         if (step < end) {
@@ -221,10 +233,15 @@ struct CudaAttend {
     if (fresh && mapped && threadIdx.x == 32) {
       k.list(boxes, 0, k_element, 0);
       const auto shift = static_cast<std::ptrdiff_t>(k.plane.base) - static_cast<std::ptrdiff_t>(v.plane.base);
-      v.list(boxes + k.all_boxes(), k.bytes, v_element, static_cast<int>(shift));
+      v.list(boxes + k.quant_boxes(), k.bytes, v_element, static_cast<int>(shift));
+    }
+    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
+    if (fresh && threadIdx.x < columns) {
+      const unsigned c = at.first_column + threadIdx.x;
+      owners[threadIdx.x] = {c / at.heads, static_cast<unsigned>(at.kv_head) * at.heads + c % at.heads};
     }
     if (fresh && mapped && threadIdx.x == 0) {
-      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i);
+      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, narrow ? 1 + block_threads : 1);
       barrier_publish();
     }
     __syncthreads();  // barriers; an earlier pass is over
@@ -234,9 +251,9 @@ struct CudaAttend {
     if (fresh) prepare_queries(at);
     if (threadIdx.x < 2) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
     auto* const ranges = reinterpret_cast<int2*>(at.shared + ranges_at());
-    for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
-      const std::size_t row = (at.first_column + c) / at.heads;
-      const AttendSpan s = row < shape.rows ? seen(at, row) : AttendSpan{};
+    if (threadIdx.x < columns) {
+      const unsigned c = threadIdx.x;
+      const AttendSpan s = owners[c].x < shape.rows ? seen(at, owners[c].x) : AttendSpan{};
       ranges[c] = s.hi == 0 ? int2{0, 0} : int2{static_cast<int>(s.lo - chunk_lo), static_cast<int>(s.hi - chunk_lo)};
     }
     barrier_publish();
@@ -293,43 +310,73 @@ struct CudaAttend {
   /// element to between 2^8 and 2^9.
   __device__ void prepare_queries(const Place& at) const {
     const auto dk = static_cast<unsigned>(shape.dk);
-    for (unsigned c = at.warp; c < columns; c += warps) {
-      const std::size_t row = (at.first_column + c) / at.heads;
-      const std::size_t head = at.kv_head * at.heads + (at.first_column + c) % at.heads;
-      const bool real = row < shape.rows;
-      const float* const x = q + ((shape.first_row + row) * shape.n_heads + head) * dk;
-      float top = 0.0F;
-      if (real) {
-        for (unsigned d = at.lane; d < dk; d += 32) top = fmaxf(top, fabsf(__fmul_rn(x[d], scale)));
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
+    constexpr unsigned batch = Tiles == 1 ? 2 : 4;  // columns of a warp whose elements are on their way together
+    constexpr unsigned quads = 4;                   // of a lane, for up to 512 elements
+#pragma unroll 1
+    for (unsigned first = at.warp * batch; first < columns; first += warps * batch) {
+      float4 x[batch][quads];
+#pragma unroll
+      for (unsigned i = 0; i < batch; ++i) {
+        const uint2 owner = owners[first + i];
+        const float* const from = q + ((shape.first_row + owner.x) * shape.n_heads + owner.y) * dk;
+#pragma unroll
+        for (unsigned j = 0; j < quads; ++j) {
+          const unsigned n = j * 32 + at.lane;
+          x[i][j] = owner.x < shape.rows && n < dk / 4 ? load_quad(from + 4 * n) : float4{};
+        }
       }
 #pragma unroll
-      for (unsigned distance = 16; distance != 0; distance /= 2) {
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
-      }
-      // The exponent of top, within what a float's power of two can be; infinities stay what they are.
-      int e = static_cast<int>(__float_as_uint(top) >> 23) - 127 - 8;
-      e = top == 0.0F || e > 119 ? 0 : e < -100 ? -100 : e;
-      const float up = __uint_as_float(static_cast<unsigned>(127 - e) << 23);
-      if (at.lane == 0) {
-        reinterpret_cast<float*>(at.shared + factors_at())[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
-      }
-      auto* const out = reinterpret_cast<std::uint32_t*>(at.shared + queries_at());
-      for (unsigned i = at.lane; i < dk / 2; i += 32) {  // two elements: what a lane's register would hold
-        const unsigned t = i % 4;
-        const unsigned reg = i / 4 % 2;
-        const unsigned step = i / 8 % 2;
-        float y[2];
-        for (unsigned half = 0; half < 2; ++half) {
-          const unsigned d = i / 16 * 32 + Keys::element(step, t, reg, half);
-          y[half] = real ? __fmul_rn(__fmul_rn(x[d], scale), up) : 0.0F;
+      for (unsigned i = 0; i < batch; ++i) {
+        float top = 0.0F;
+#pragma unroll
+        for (unsigned j = 0; j < quads; ++j) {
+          x[i][j] = {__fmul_rn(x[i][j].x, scale), __fmul_rn(x[i][j].y, scale), __fmul_rn(x[i][j].z, scale),
+                     __fmul_rn(x[i][j].w, scale)};
+          top = fmaxf(top, fmaxf(fmaxf(fabsf(x[i][j].x), fabsf(x[i][j].y)), fmaxf(fabsf(x[i][j].z), fabsf(x[i][j].w))));
         }
-        std::uint32_t* to = out + ((i / 8 * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t;
-        *to = pack_halves<k_bf16>(y[0], y[1]);
-        if constexpr (terms == 2) {
-          to[dk * Tiles * 4] = pack_halves<true>(__fsub_rn(y[0], __uint_as_float(*to << 16)),
-                                                 __fsub_rn(y[1], __uint_as_float(*to & 0xFFFF0000U)));
+#pragma unroll
+        for (unsigned distance = 16; distance != 0; distance /= 2) {
+          top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
+        }
+        // The exponent of top, within what a float's power of two can be; infinities stay what they are.
+        int e = static_cast<int>(__float_as_uint(top) >> 23) - 127 - 8;
+        e = top == 0.0F || e > 119 ? 0 : e < -100 ? -100 : e;
+        const float up = __uint_as_float(static_cast<unsigned>(127 - e) << 23);
+        const unsigned c = first + i;
+        if (at.lane == 0) {
+          reinterpret_cast<float*>(at.shared + factors_at())[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
+        }
+#pragma unroll
+        for (unsigned j = 0; j < quads; ++j) {
+          const unsigned d = (j * 32 + at.lane) * 4;
+          if (d >= dk) continue;
+          const float y[4] = {__fmul_rn(x[i][j].x, up), __fmul_rn(x[i][j].y, up), __fmul_rn(x[i][j].z, up),
+                              __fmul_rn(x[i][j].w, up)};
+#pragma unroll
+          for (unsigned n = 0; n < 2; ++n) {
+            const auto place = Keys::place(d % 16, n);
+            store_query(at, d / 16, c, place.reg, place.t, y[place.first], y[place.second]);
+          }
         }
       }
+    }
+  }
+
+  __device__ static float4 load_quad(const float* p) {
+    if (reinterpret_cast<std::uintptr_t>(p) % 16 == 0) return *reinterpret_cast<const float4*>(p);
+    return {p[0], p[1], p[2], p[3]};
+  }
+
+  /// Elements of places 2 t, 2 t + 1 (plus 8 if reg is 1) of 16 as a column's, in shared memory.
+  __device__ void store_query(const Place& at, unsigned step, unsigned c, unsigned reg, unsigned t, float low,
+                              float high) const {
+    auto* const to = reinterpret_cast<std::uint32_t*>(at.shared + queries_at()) +
+                     ((step * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t;
+    *to = pack_halves<k_bf16>(low, high);
+    if constexpr (terms == 2) {
+      to[static_cast<unsigned>(shape.dk) * Tiles * 4] = pack_halves<true>(
+          __fsub_rn(low, __uint_as_float(*to << 16)), __fsub_rn(high, __uint_as_float(*to & 0xFFFF0000U)));
     }
   }
 
@@ -658,10 +705,11 @@ struct CudaAttend {
   /// that has this row alone.
   __device__ void add_by_rows(const Place& at, std::uint32_t part, std::uint32_t weights, int first, Sums& o) const {
     const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
 #pragma unroll 1
-    for (std::size_t row = at.row_a; row <= at.row_b; ++row) {
-      const std::size_t begin = row * at.heads < at.first_column ? 0 : row * at.heads - at.first_column;
+    for (unsigned row = at.row_a; row <= at.row_b; ++row) {
+      const unsigned begin = row * at.heads < at.first_column ? 0 : row * at.heads - at.first_column;
       const int2 seen = ranges[begin];
       Sums x;
 #pragma unroll
@@ -690,8 +738,7 @@ struct CudaAttend {
       for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
         for (unsigned j = 0; j < 4; ++j) {
-          const std::size_t c = at.first_column + 8 * i + 2 * at.t + j % 2;
-          if (c / at.heads != row) continue;
+          if (owners[8 * i + 2 * at.t + j % 2].x != row) continue;
 #pragma unroll
           for (unsigned n = 0; n < 2 * groups; ++n) o[n][i][j] = x[n][i][j];
         }
@@ -702,6 +749,7 @@ struct CudaAttend {
   __device__ void finish(const Place& at, const float (&exponent)[Tiles][2], float (&sum)[Tiles][2],
                          const Sums& o) const {
     auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
     const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
     __syncthreads();
 #pragma unroll
@@ -722,9 +770,7 @@ struct CudaAttend {
       for (unsigned j = 0; j < 2; ++j) {
         const unsigned c = 8 * i + 2 * at.t + j;
         if (ranges[c].y == 0) continue;
-        const std::size_t row = (at.first_column + c) / at.heads;
-        const std::size_t head = at.kv_head * at.heads + (at.first_column + c) % at.heads;
-        float* const to = shape.partial(partials, row, head, at.chunk);
+        float* const to = shape.partial(partials, owners[c].x, owners[c].y, at.chunk);
         float* const own = to + at.slice * slice_dims + at.warp * groups * 32;
 #pragma unroll
         for (unsigned n = 0; n < 2 * groups; ++n) {

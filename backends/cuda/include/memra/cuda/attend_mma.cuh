@@ -215,10 +215,10 @@ __device__ inline void copies_wait() {
 #define MEMRA_DETAIL_COPY_ENGINE() 0
 #endif
 
-/// A barrier in shared memory for one arriving thread and the bytes it announces.
-__device__ inline void barrier_make([[maybe_unused]] std::uint32_t barrier) {
+/// A barrier in shared memory for `threads` arrivals and the bytes that one of them announces.
+__device__ inline void barrier_make([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned threads) {
 #if MEMRA_DETAIL_COPY_ENGINE()
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(threads) : "memory");
 #endif
 }
 /// Makes barriers just made, and ordinary writes to shared memory, visible to the copy engine.
@@ -230,6 +230,12 @@ __device__ inline void barrier_publish() {
 __device__ inline void barrier_expect([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned bytes) {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+/// This thread arrives when its copies so far have.
+__device__ inline void barrier_arrive_copied([[maybe_unused]] std::uint32_t barrier) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 #endif
 }
 /// Waits for the end of the barrier's phase of parity `parity`.

@@ -34,7 +34,7 @@ struct AttendStage {
   using Facts = AttendFormat<F>;
   static constexpr unsigned scale_bytes = F == Format::q5_1 ? 4 : 2;  ///< of a block
 
-  CUtensorMap maps[3];  ///< quants, scales, fifths; set by `map`
+  CUtensorMap map;  ///< of the quants; set by `describe`
   PortableSource plane;
   bool wide;      ///< sub-planes of whole words; else interleaved blocks
   unsigned dims;  ///< elements of a head that are copied
@@ -42,17 +42,15 @@ struct AttendStage {
   unsigned width_shift;
   unsigned scales_at;  ///< from the start of the step's part
   unsigned fifths_at;
-  unsigned payload;  ///< bytes of a step's part
-  unsigned bytes;    ///< up to the next part
+  unsigned bytes;  ///< of a step's part
 
   AttendStage(const PortableSource& p, bool split, unsigned n_dims) noexcept
-      : maps(), plane(p), wide(split || !Facts::blocks), dims(n_dims) {
+      : map(), plane(p), wide(split || !Facts::blocks), dims(n_dims) {
     width_shift = row_bytes() % 128 == 0 ? 7 : row_bytes() % 64 == 0 ? 6 : 5;
     width = 1U << width_shift;
     scales_at = keys * row_bytes();
     fifths_at = scales_at + (Facts::blocks ? keys * boxes(scale_bytes) * 16 : 0);
-    payload = fifths_at + (F == Format::q5_1 ? keys * boxes(4) * 16 : 0);
-    bytes = (payload + 1023) / 1024 * 1024;
+    bytes = (fifths_at + (F == Format::q5_1 ? keys * boxes(4) * 16 : 0) + 1023) / 1024 * 1024;
   }
 
   __host__ __device__ unsigned row_bytes() const { return dims / 32 * Facts::group_bytes; }
@@ -94,25 +92,25 @@ struct AttendStage {
     return __fadd_rn(__fmul_rn(d, static_cast<float>(x)), __high2float(scale));
   }
 
-  /// Describes the sub-planes to the copy engine. False if it cannot take them.
-  bool map(const CudaApi::Driver& driver) noexcept {
-    if (!wide || driver.encode_map == nullptr) return false;
+  /// Describes the quants to the copy engine. False if it cannot take them, or the rest is not whole pieces.
+  bool describe(const CudaApi::Driver& driver) noexcept {
+    if (!wide || driver.encode_map == nullptr || plane.quant_row % 16 != 0 || plane.rows > 0x7fffffffU) return false;
+    if (Facts::blocks && (plane.scale_row % 16 != 0 || plane.fifth_row % 16 != 0)) return false;
     const CUtensorMapSwizzle swizzle = width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                      : CU_TENSOR_MAP_SWIZZLE_32B;
-    if (!encode(driver, &maps[0], plane.first.quants, plane.quant_row, width, swizzle)) return false;
-    if (Facts::blocks &&
-        !encode(driver, &maps[1], plane.first.scales, plane.scale_row, 16, CU_TENSOR_MAP_SWIZZLE_NONE)) {
-      return false;
-    }
-    return F != Format::q5_1 ||
-           encode(driver, &maps[2], plane.first.fifths, plane.fifth_row, 16, CU_TENSOR_MAP_SWIZZLE_NONE);
+    const cuuint64_t size[2] = {plane.quant_row, plane.rows};
+    const cuuint64_t stride[1] = {plane.quant_row};
+    const cuuint32_t box[2] = {width, keys};
+    const cuuint32_t step[2] = {1, 1};
+    return driver.encode_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<std::byte*>(plane.first.quants), size,
+                             stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   }
 
-  /// Boxes of a step.
-  __host__ __device__ unsigned all_boxes() const {
-    return (row_bytes() >> width_shift) + (Facts::blocks ? boxes(scale_bytes) : 0) + (F == Format::q5_1 ? boxes(4) : 0);
-  }
+  /// Boxes of a step's quants.
+  __host__ __device__ unsigned quant_boxes() const { return row_bytes() >> width_shift; }
+  __host__ __device__ unsigned quant_bytes() const { return keys * row_bytes(); }
 
   /// What the copy engine brings for a step: boxes of `keys` rows, as they are; rows before and after the plane's
   /// become zeros.
@@ -120,12 +118,30 @@ struct AttendStage {
   /// @param element  of the plane's rows: first of the head's
   /// @param y        added to the row
   __device__ void list(AttendBox* out, unsigned to, std::size_t element, int y) const {
-    const auto group = static_cast<unsigned>(element / 32);
-    for (unsigned i = 0; i < row_bytes() >> width_shift; ++i) {
-      *out++ = {&maps[0], to + i * keys * width, static_cast<int>(group * Facts::group_bytes + i * width), y, 0};
+    const auto first = static_cast<unsigned>(element / 32 * Facts::group_bytes);
+    for (unsigned i = 0; i < quant_boxes(); ++i) {
+      out[i] = {&map, to + i * keys * width, static_cast<int>(first + i * width), y, 0};
     }
-    if constexpr (Facts::blocks) list_boxes(out, to + scales_at, &maps[1], group, scale_bytes, y);
-    if constexpr (F == Format::q5_1) list_boxes(out, to + fifths_at, &maps[2], group, 4, y);
+  }
+
+  /// By all threads, two per key: scales and fifth bits, which are too narrow for the copy engine.
+  /// @param row   of the plane, for the step's first key
+  /// @param half  which of a key's two threads copies if there is work for one
+  __device__ void copy_narrow(std::uint32_t to, std::int64_t row, std::size_t element, unsigned half) const {
+    if constexpr (Facts::blocks) {
+      const unsigned key = threadIdx.x / 2;
+      const unsigned own = threadIdx.x % 2;
+      const bool valid = row + key >= 0 && row + key < static_cast<std::int64_t>(plane.rows);
+      const bool fifths = F == Format::q5_1 && own == 1;
+      if (F != Format::q5_1 && own != half) return;
+      const std::byte* const from =
+          (fifths ? plane.first.fifths : plane.first.scales) +
+          static_cast<std::size_t>(valid ? row + key : 0) * (fifths ? plane.fifth_row : plane.scale_row) +
+          element / 32 * scale_bytes / 16 * 16;
+      to += (fifths ? fifths_at : scales_at) + key * 16;
+      copy_16_async(to, from, valid);
+      for (unsigned i = 1; i < boxes(scale_bytes); ++i) copy_16_async(to + i * keys * 16, from + i * 16, valid);
+    }
   }
 
   /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.
@@ -150,25 +166,6 @@ struct AttendStage {
   }
 
  private:
-  bool encode(const CudaApi::Driver& driver, CUtensorMap* map, const std::byte* data, std::size_t row,
-              unsigned box_bytes, CUtensorMapSwizzle swizzle) const noexcept {
-    const cuuint64_t size[2] = {row, plane.rows};
-    const cuuint64_t stride[1] = {row};
-    const cuuint32_t box[2] = {box_bytes, keys};
-    const cuuint32_t step[2] = {1, 1};
-    return row % 16 == 0 && plane.rows <= 0x7fffffffU &&
-           driver.encode_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<std::byte*>(data), size, stride, box,
-                             step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-  }
-
-  __device__ void list_boxes(AttendBox*& out, unsigned to, const CUtensorMap* map, unsigned group, unsigned block_bytes,
-                             int y) const {
-    for (unsigned i = 0; i < boxes(block_bytes); ++i) {
-      *out++ = {map, to + i * keys * 16, static_cast<int>(group * block_bytes / 16 * 16 + i * 16), y, 0};
-    }
-  }
-
   /// @param from  the row's first byte
   __device__ void copy_words(std::uint32_t to, const std::byte* from, unsigned key, std::size_t element,
                              unsigned block_bytes, bool valid) const {

@@ -81,6 +81,16 @@ struct AttendKeys {
     return 16 * step + 2 * t + 8 * reg + half;
   }
 
+  /// Two of the four elements d .. d + 3 of 16 (d a multiple of 4) that are neighbours in a lane's register, and where.
+  struct Pair {
+    unsigned t, reg, first, second;
+  };
+  __device__ static Pair place(unsigned d, unsigned n) {
+    if constexpr (F == Format::fp8_e4m3) return {d / 4, n, 2 * n, 2 * n + 1};
+    if constexpr (Facts::blocks) return {d / 4, n, n, n + 2};
+    return {d % 8 / 2 + n, d / 8, 2 * n, 2 * n + 1};
+  }
+
   /// @param at  address of this lane's row for matrix loads of 32 bytes of 16 keys: lane l has piece l / 16 of key
   ///            l % 16, counted from the pair's first
   __device__ static void load(std::uint32_t at, std::uint32_t (&a)[2][2][4]) {
