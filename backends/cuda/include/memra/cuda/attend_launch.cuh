@@ -40,25 +40,11 @@ inline bool cuda_attend_fits(const KvReadView& kv) noexcept {
   return false;
 }
 
-template <class Body>
-Body cuda_attend_body(const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
-                      float* partials) noexcept {
-  return {shape,
-          {PortableSource(kv.k), kv.k.shape.layout == Layout::split, static_cast<unsigned>(kv.head_dim_k)},
-          {PortableSource(kv.v), kv.v.shape.layout == Layout::split, Body::slice_dims},
-          a.q,
-          // Scores come out in units of log2: the weights are powers of two.
-          a.scale * 1.44269504F,
-          partials,
-          static_cast<unsigned>(kv.head_dim_v / Body::slice_dims),
-          static_cast<unsigned>((shape.rows * (a.n_heads / kv.n_kv_heads) + Body::columns - 1) / Body::columns)};
-}
-
 /// One pass of up to attend_block_rows rows: partial results, then their fold.
 template <class Body, class D>
 Status cuda_attend_pass(D& dev, const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& shape,
                         float* partials) noexcept {
-  const auto body = cuda_attend_body<Body>(kv, a, shape, partials);
+  const Body body(kv, a, shape, partials);
   // No row of this pass can have more chunks of the smallest size than this; a row far back has larger ones.
   const std::size_t reach =
       (kv.at.pos_bound + shape.first_row + shape.rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
@@ -83,15 +69,15 @@ std::size_t cuda_shared_limit(D& dev) noexcept {
 template <Format KF, Format VF, unsigned Most, unsigned Groups, class D>
 Status cuda_attend_passes(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
                           CudaAttendShape shape) noexcept {
-  using Few = CudaAttend<KF, VF, 1, Groups>;
-  using Some = CudaAttend<KF, VF, Most == 8 && Groups == 1 ? 4 : Most, Groups>;
-  using Many = CudaAttend<KF, VF, Most, Groups>;
+  using Few = CudaAttend<CudaAttendBlock<KF, VF, 1, Groups>>;
+  using Some = CudaAttend<CudaAttendBlock<KF, VF, Most == 8 && Groups == 1 ? 4 : Most, Groups>>;
+  using Many = CudaAttend<CudaAttendBlock<KF, VF, Most, Groups>>;
   auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
   const std::size_t limit = cuda_shared_limit(dev);
-  if (cuda_attend_body<Few>(kv, a, shape, partials).shared_bytes() > limit) {
+  if (Few(kv, a, shape, partials).shared_bytes() > limit) {
     return PortableKernels::attend(dev, kv, a, ws);
   }
-  const bool many = cuda_attend_body<Many>(kv, a, shape, partials).shared_bytes() <= limit;
+  const bool many = Many(kv, a, shape, partials).shared_bytes() <= limit;
   for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
     shape.first_row = row;
     shape.rows = kv.at.rows - row < attend_block_rows ? kv.at.rows - row : attend_block_rows;
