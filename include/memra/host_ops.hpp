@@ -30,7 +30,7 @@ namespace memra {
 struct HostKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
-    return launch(dev, "append", Grid{kv.at.rows, 2, 1}, detail::AppendBody{kv, k, v});
+    return launch(dev, "append", Grid{kv.at.rows, kv.v_in_k ? 1U : 2U, 1}, detail::AppendBody{kv, k, v});
   }
 
   template <class D>

@@ -106,34 +106,33 @@ class ops_for {
   explicit ops_for(Dev& dev) noexcept : dev_(&dev) {}
 
   /// Writes `at.rows` rows of K and V at stream rows [*pos_d, *pos_d + rows), quantising to the planes' formats.
-  /// @param k [rows][n_kv_heads * head_dim_k] f32   @param v [rows][n_kv_heads * head_dim_v] f32
+  /// @param k [rows][n_kv_heads * head_dim_k] f32
+  /// @param v [rows][n_kv_heads * head_dim_v] f32; not read where the view has no V plane
   Status append(const KvWriteView& kv, const float* k, const float* v) const noexcept {
     if (kv.at.rows == 0) return {};
-    if (!kv.k || !kv.v || k == nullptr || v == nullptr || kv.at.pos_d == nullptr) {
+    if (!kv.k || k == nullptr || (!kv.v_in_k && (!kv.v || v == nullptr)) || kv.at.pos_d == nullptr) {
       return detail::bad_op("append", "a plane, a source or pos_d is null; expected all of them");
     }
-    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
-      return detail::bad_op("append", "a plane's width is not n_kv_heads * head_dim");
-    }
+    if (Status s = check_planes("append", kv); !s) return s;
     return K::append(*dev_, kv, k, v);
   }
 
   /// Softmax attention of `at.rows` query rows over the cached rows, causal inside the call, windowed if the view says
-  /// so.
+  /// so. Where the view has no V plane (MLA) the values are the first head_dim_v elements of each key: with queries
+  /// that absorbed the up-projection of K, the result is in the latent space.
   /// @param ws at least attend_scratch_bytes of this shape (plan.workspace_bytes covers every layer)
   Status attend(const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) const noexcept {
     if (kv.at.rows == 0) return {};
-    if (!kv.k || !kv.v || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
+    if (!kv.k || (!kv.v && !kv.v_in_k) || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
       return detail::bad_op("attend", "a plane, q, out or pos_d is null; expected all of them");
     }
+    if (kv.head_dim_v == 0) return detail::bad_op("attend", "the rows have no values; they are keys of an indexer");
     if (kv.n_kv_heads == 0 || a.n_heads == 0 || a.n_heads % kv.n_kv_heads != 0) {
       return Status::failure(ErrorKind::bad_argument, "attend", 0, 0,
                              "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads,
                              kv.n_kv_heads);
     }
-    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
-      return detail::bad_op("attend", "a plane's width is not n_kv_heads * head_dim");
-    }
+    if (Status s = check_planes("attend", kv); !s) return s;
     if (Status s =
             need("attend", ws,
                  detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows));
@@ -282,6 +281,23 @@ class ops_for {
   }
 
  private:
+  template <class View>
+  static Status check_planes(const char* op, const View& kv) noexcept {
+    const std::size_t v_width = kv.v_in_k ? 0 : kv.n_kv_heads * kv.head_dim_v;
+    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != v_width) {
+      return detail::bad_op(op, "a plane's width is not n_kv_heads * head_dim (none for V with v_in_k)");
+    }
+    if (kv.v_in_k && kv.head_dim_v > kv.head_dim_k) {
+      return detail::bad_op(op, "V is to be the first head_dim_v elements of K, which has fewer");
+    }
+    const bool ring = kv.k.ring || kv.v.ring;
+    if (ring && (kv.k.shape.rows % ring_tile != 0 || kv.k.shape.rows < kv.at.rows ||
+                 (!kv.v_in_k && (kv.v.ring != kv.k.ring || kv.v.shape.rows != kv.k.shape.rows)))) {
+      return detail::bad_op(op, "a ring needs whole tiles of 64 rows, as many for K as for V and for all of the call");
+    }
+    return {};
+  }
+
   static Status check_round(const RecurView& r) noexcept {
     const RecurRound& k = r.round;
     if (k.mode == RoundMode::none) return {};

@@ -42,6 +42,7 @@ Status store_words(CacheCore<Dev>& core, std::size_t plane) noexcept {
   return {};
 }
 
+/// Makes the rounds' tables and words on the devices.
 template <class Dev>
 Status place_rounds(CacheCore<Dev>& core) {
   const RoundPlan& paid = core.plan.round;
