@@ -44,6 +44,11 @@ struct PortableKernels {
   }
 
   template <class D>
+  static Status linear_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    return launch(dev, "linear_scan", Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
+  }
+
+  template <class D>
   static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
     return launch(dev, "round_apply", detail::PortableRoundApply::grid(c, n), detail::PortableRoundApply{c, many});
   }

@@ -181,6 +181,12 @@ struct StateElems {
       bits[i] = format == Format::f16 ? detail::f32_to_f16(x) : detail::f32_to_bf16(x);
     }
   }
+  /// What a load gives after a store of x.
+  MEMRA_HD float rounded(float x) const noexcept {
+    if (format == Format::f32) return x;
+    return format == Format::f16 ? detail::f16_to_f32(detail::f32_to_f16(x))
+                                 : detail::bf16_to_f32(detail::f32_to_bf16(x));
+  }
   MEMRA_HD StateElems operator+(std::size_t n) const noexcept {
     return format == Format::f32 ? StateElems{f32 + n, nullptr, format} : StateElems{nullptr, bits + n, format};
   }

@@ -103,6 +103,7 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    if (!r.plain()) return PortableKernels::delta_scan(dev, r, a);
     switch (r.round.mode) {
       case RoundMode::none:
         return scan_in<RoundMode::none>(dev, r, a);
