@@ -143,10 +143,10 @@ TEST_CASE("every rule and state format against float64", "[ops][scan][kinds]") {
       REQUIRE(max_error(ring, want.ring) == 0.0);
       REQUIRE(before.run<PortableHost>(0, 30) == got);
       REQUIRE((before.ssm == l.ssm && before.conv == l.conv));
-      // Red arm: one token twice.
-      if (family.rule == ScanRule::none) continue;
+      // Red arm: one token twice; coarse formats would need a larger step.
+      if (family.rule == ScanRule::none || f != Format::f32) continue;
       (void)l.run<memra::HostDev>(29, 1);
-      REQUIRE(max_error(l.current(), want.s) > 2 * tolerance);
+      REQUIRE(max_error(l.current(), want.s) > 10 * tolerance);
     }
   }
 }
