@@ -67,7 +67,7 @@ struct CacheCore {
 
   // What rings still hold: row r of one of R rows, if it was written at all, is there while r + R >= high.
   std::size_t high = 0;      ///< rows at or beyond were not written since the last reset, as far as the host knows
-  std::size_t longest = 0;   ///< most rows of a step or round so far: kernels wrote no further beyond a position
+  std::size_t longest = 0;   ///< most rows of a step or round so far: what the device did alone wrote no further
   std::size_t restored = 0;  ///< a prefix brought rows up to here, in rings only what the window there needs
 
   std::size_t step_rows = 0;
@@ -147,11 +147,11 @@ struct CacheCore {
     step_written = 0;
     step_bound = bound;
     longest = std::max(longest, rows);
-    wrote_to(pos);
+    wrote(pos, rows);
   }
 
-  /// Kernels may have written `longest` rows from `at` on.
-  void wrote_to(std::size_t at) noexcept { high = std::max(high, std::min(at + longest, plan.max_ctx)); }
+  /// Kernels may have written rows [at, at + rows).
+  void wrote(std::size_t at, std::size_t rows) noexcept { high = std::max(high, std::min(at + rows, plan.max_ctx)); }
 
   /// The oldest row that planes of this state still hold.
   std::size_t oldest(const KvComponent& c) const noexcept {
