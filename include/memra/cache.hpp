@@ -203,7 +203,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
                              c.len - at, at);
     }
     const std::size_t pos = c.has_recurrent ? at : at + accept;
-    if (Status s = c.windows_held("rollback", pos); !s) return s;
+    if (Status s = c.rings_hold("rollback", pos, at + accept); !s) return s;
     detail::TaintScope<Dev> taint(c);
     for (std::size_t d = 0; d < c.devices.size(); ++d) {
       auto& state = c.devices[d].state;
@@ -214,7 +214,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
-    if (pos == 0) c.high = 0;  // no row is needed: rings start again
+    if (c.len == 0) c.high = 0;  // no row is held: rings start again
     c.cut(c.len);
     // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
     // (back by one snapshot, forward again by a later one): it starts again here.
@@ -318,7 +318,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
-    if (Status s = core_->windows_held("export_prefix", snap.record_->pos); !s) return s;
+    if (Status s = core_->rings_hold("export_prefix", snap.record_->pos, snap.record_->pos); !s) return s;
     return detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
   }
 

@@ -31,6 +31,7 @@ struct Did {
   std::size_t replays = 0;
   std::size_t stale = 0;
   std::size_t published = 0;
+  std::size_t lapped = 0;
 };
 
 template <class Machine, class Plant>
@@ -49,6 +50,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
         did->replays += m.replays;
         did->stale += m.stale;
         did->published += m.prefixes;
+        did->lapped += m.lapped;
       } else {
         did->published += m.tails;
       }
@@ -111,12 +113,13 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   }
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
-      "%zu published\n",
-      machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published);
+      "%zu published, %zu rollbacks beyond a ring\n",
+      machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published,
+      did.lapped);
   // Every kind of thing happened, or this run says nothing.
-  const bool enough = did.refusals > ops / 100 && did.faults > ops / 50 && did.taints > ops / 200 &&
-                      did.published > ops / 500 &&
-                      (machine == "draft" || (did.replays > ops / 200 && did.stale > ops / 500));
+  const bool enough =
+      did.refusals > ops / 100 && did.faults > ops / 50 && did.taints > ops / 200 && did.published > ops / 500 &&
+      (machine == "draft" || (did.replays > ops / 200 && did.stale > ops / 500 && did.lapped > ops / 2500));
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
 }

@@ -166,14 +166,14 @@ struct CacheCore {
     return at - std::min(at, a.window - 1);
   }
 
-  /// Refuses a position whose windows reach below what a ring still holds.
-  Status windows_held(const char* call, std::size_t at) const noexcept {
+  /// Refuses to stand at `at` with rows up to `end` if a ring does not hold them, the window at `at` included.
+  Status rings_hold(const char* call, std::size_t at, std::size_t end) const noexcept {
     for (std::size_t il = 0; il < layers.size(); ++il) {
       for (const Component& component : layers[il]) {
         const auto* c = std::get_if<KvComponent>(&component);
         if (c == nullptr || c->spec.ring_slack == 0) continue;
         const std::size_t need = first_needed(c->spec, at);
-        if (need == at || need >= oldest(*c)) continue;
+        if (need == end || need >= oldest(*c)) continue;
         return Status::failure(ErrorKind::bad_state, call, 0, 0,
                                "position %zu needs rows from %zu on, but the ring of layer %zu holds them from %zu on: "
                                "it was taken back too far, or too late",
