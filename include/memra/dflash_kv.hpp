@@ -67,6 +67,12 @@ class DflashKv {
       return {};
     }
 
+    /// A publication that failed is none of the caller's business, but one of earlier work may not get lost with it.
+    std::nullopt_t no_tail(const Status& s) noexcept {
+      tainted = tainted || s.asynchronous();
+      return std::nullopt;
+    }
+
     Status zero_below(std::size_t row) noexcept {
       for (std::size_t l = 0; l < cfg.n_layer; ++l) {
         for (const std::size_t offset : std::array{plan.k_offset(l), plan.v_offset(l)}) {
@@ -245,12 +251,14 @@ class DflashKv {
     tail.layers.reserve(s_->cfg.n_layer);
     for (std::size_t l = 0; l < s_->cfg.n_layer; ++l) {
       auto k = s_->dev->alloc(bytes);
-      if (!k) return std::nullopt;
+      if (!k) return s_->no_tail(k.status());
       auto v = s_->dev->alloc(bytes);
-      if (!v) return std::nullopt;
+      if (!v) return s_->no_tail(v.status());
       const std::size_t skip = base * row_bytes();
-      if (!s_->dev->copy(k->data(), s_->buffer.data() + s_->plan.k_offset(l) + skip, bytes)) return std::nullopt;
-      if (!s_->dev->copy(v->data(), s_->buffer.data() + s_->plan.v_offset(l) + skip, bytes)) return std::nullopt;
+      for (const auto& [to, offset] :
+           std::array{std::pair{&*k, s_->plan.k_offset(l)}, std::pair{&*v, s_->plan.v_offset(l)}}) {
+        if (Status s = s_->dev->copy(to->data(), s_->buffer.data() + offset + skip, bytes); !s) return s_->no_tail(s);
+      }
       tail.layers.push_back({*std::move(k), *std::move(v)});
     }
     return tail;

@@ -98,6 +98,16 @@ class [[nodiscard]] Status {
   const char* text() const noexcept {
     return text_;
   }
+  /// It was work of an earlier call that failed, after that call had returned; this one only reports it (rule S5).
+  bool asynchronous() const noexcept {
+    return asynchronous_;
+  }
+  /// The same failure, as one of an earlier call's work.
+  Status as_asynchronous() const noexcept {
+    Status s = *this;
+    s.asynchronous_ = !ok();
+    return s;
+  }
 
   /// "memra: copy: device_failure: <sentence> (native code 700, 4096 bytes)"
   std::string message() const {
@@ -111,6 +121,7 @@ class [[nodiscard]] Status {
 
  private:
   ErrorKind kind_ = ErrorKind::ok;
+  bool asynchronous_ = false;
   const char* operation_ = "";
   std::int64_t native_ = 0;
   std::size_t bytes_ = 0;

@@ -239,10 +239,10 @@ class Speculation {
   }
 
   Status count_rows(std::size_t n) {
-    owed_ = n;
-    if (Status s = draft_->commit(); !s) return s;
     owed_ = 0;
-    return {};
+    Status s = draft_->commit();
+    if (!s && !s.asynchronous()) owed_ = n;  // else the rows themselves are in doubt
+    return s;
   }
 
   Cache<Dev>* trunk_;

@@ -150,7 +150,7 @@ class CacheMachine {
   std::size_t replays = 0;
   std::size_t refusals = 0;
   std::size_t stale = 0;
-  std::size_t prefixes = 0;
+  std::size_t published = 0;
   std::size_t faults = 0;
 
  private:
@@ -470,7 +470,7 @@ class CacheMachine {
       return made;
     });
     if (!p) return;
-    ++prefixes;
+    ++published;
     expect(p->pos() == h.tokens.size(), "export_prefix: another position");
     const bool parked = parked_ && parked_at_ == h.tokens;
     expect(p->has_logits() == parked, "export_prefix: logits of another position, or none");

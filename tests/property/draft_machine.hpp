@@ -123,7 +123,7 @@ class DraftMachine {
 
   std::size_t refusals = 0;
   std::size_t taints = 0;
-  std::size_t tails = 0;
+  std::size_t published = 0;
   std::size_t faults = 0;
 
  private:
@@ -252,7 +252,7 @@ class DraftMachine {
       return h.tail.has_value();
     });
     if (!ok) return;
-    ++tails;
+    ++published;
     expect(h.tail->len == upto && h.tail->rows == rows && h.tail->base == upto - rows && h.tail->floor == floor,
            "export_tail: other bounds");
     h.rows.assign(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(upto));

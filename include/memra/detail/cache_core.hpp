@@ -184,6 +184,13 @@ struct CacheCore {
     ahead = true;
   }
 
+  /// Passes a failure on that has changed nothing, unless it is one of earlier work: that may have been this cache's,
+  /// and was reported as done.
+  Status noted(const Status& s) noexcept {
+    tainted = tainted || s.asynchronous();
+    return s;
+  }
+
   Status usable(const char* call) const noexcept {
     if (!tainted) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,

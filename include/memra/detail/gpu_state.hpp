@@ -119,7 +119,8 @@ class GpuState {
       return Status::failure(ErrorKind::device_lost, op, code(e), bytes,
                              "earlier work on device %d failed (reported by this call) and took the context with it: "
                              "%s",
-                             ordinal, Api::text(e));
+                             ordinal, Api::text(e))
+          .as_asynchronous();
     }
     if (Api::is_out_of_memory(e)) {
       return Status::failure(ErrorKind::out_of_memory, op, code(e), bytes, "device %d has no %zu bytes to give: %s",

@@ -88,7 +88,7 @@ Status land(CacheCore<Dev>& core) noexcept {
     return dev.copy(reinterpret_cast<std::byte*>(c.ssm), reinterpret_cast<const std::byte*>(r.plane(core.plane)),
                     bytes);
   });
-  if (!copied) return copied;
+  if (!copied) return core.noted(copied);
   TaintScope<Dev> taint(core);
   if (Status s = store_words(core, 0); !s) return s;
   taint.done();
@@ -113,9 +113,9 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
     const auto get = [&](void* to, const void* from, std::size_t n) {
       return dev.download(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), n);
     };
-    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return f;
+    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return core.noted(f);
     if (stage.commit.words != nullptr) {
-      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return f;
+      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return core.noted(f);
     }
     if (s == 0) words = w;
     const std::int32_t reached = now < 0 ? ~now : now;

@@ -1,0 +1,331 @@
+// A Cache on devices whose work fails after it was queued: what an engine must do then, and what it may count on.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
+#include <memra/fault_dev.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/ordered_dev.hpp>
+#include <memra/poison_dev.hpp>
+#include <optional>
+#include <property/cache_machine.hpp>
+#include <property/reference.hpp>
+#include <property/script.hpp>
+#include <string>
+#include <support/placed_on.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <vector>
+
+namespace property {
+
+using Async = memra::OrderedDev<memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra::HostDev>>>>;
+
+/// Bugs planted into what the machine does, for the self test.
+enum class LatePlant {
+  none,
+  doubt_is_ignored,       ///< the engine goes on after an asynchronous failure
+  snapshots_are_trusted,  ///< it rolls back to a snapshot that was never confirmed
+  failure_is_lost,        ///< it throws the Status of a synchronize away
+};
+
+/// setup: model kind, K format, V format, layout, placement.
+///
+/// The rules (S5, C8): a failure is reported once, by whatever call comes next. It leaves in doubt everything queued
+/// since all devices were last waited for without a failure. If a call of the cache reports it, the cache is tainted.
+/// Back to a snapshot that was confirmed (waited for), or a reset, and every byte is right again.
+class LateMachine {
+  using Cache = memra::Cache<Async>;
+  using Snapshot = memra::CacheSnapshot<Async>;
+
+ public:
+  LateMachine(const std::vector<unsigned>& setup, LatePlant plant)
+      : plant_(plant), cfg_(model_of(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), parts_(parts_of(cfg_)) {
+    for (Async& d : dev_) d.inner().share(plan_);
+    const auto all = memra_test::placements(cfg_.layers.size());
+    where_ = all[at(setup, 4) % all.size()];
+    std::vector<Async*> devs;
+    for (const std::size_t d : where_.devices) devs.push_back(&dev_[d]);
+    memra::CacheOptions options;
+    options.rounds.rows = max_step;
+    options.rounds.replay = true;
+    cache_.emplace(memra::check(Cache::create_ppn(devs, where_.fence, cfg_, max_ctx, options)));
+    expect(wait(), "a device failed without a fault");
+    confirm();
+  }
+
+  void apply(const Op& op) {
+    if (op.fault != 0) arm(op.fault);
+    switch (op.code) {
+      case 'f':
+        feed(1 + op.a % 6, op.b);
+        break;
+      case 'k':
+        round(1 + op.a % 6, op.b, op.c);
+        break;
+      case 's':
+        snapshot(held_[op.a % 3]);
+        break;
+      case 'r':
+        rollback(held_[op.a % 3], op.b);
+        break;
+      case 'z':
+        if (good(cache_->reset())) after_cut({}, 0);
+        break;
+      case 'p':
+        park();
+        break;
+      case 'x':
+        publish(held_[op.a % 3]);
+        break;
+      case 'g':
+        device_feed(1 + op.a % 3, op.b);
+        break;
+      default:
+        look();
+        break;
+    }
+    if (doubt_) repair();
+    expect(!cache_->tainted(), "tainted without a failure");
+  }
+
+  void finish() {
+    look();
+    if (doubt_) repair();
+    for (Held& h : held_) h = {};
+    cache_.reset();
+    for (Async& d : dev_) {
+      expect(d.synchronize().ok(), "a failure without a fault");
+      expect(d.inner().inner().counters().live == 0, "memory was left when everything was gone");
+    }
+  }
+
+  std::size_t refusals = 0;
+  std::size_t taints = 0;
+  std::size_t faults = 0;
+  std::size_t published = 0;
+
+ private:
+  struct Held {
+    std::optional<Snapshot> snap;
+    Tokens tokens;
+    bool confirmed = false;
+  };
+
+  static unsigned at(const std::vector<unsigned>& v, std::size_t i) { return i < v.size() ? v[i] : 0; }
+
+  void arm(unsigned fault) {
+    constexpr std::size_t nth[8] = {1, 2, 3, 4, 6, 9, 14, 25};
+    memra::Fault f;
+    f.nth = nth[fault % 8];
+    f.forever = fault / 8 % 4 == 3;
+    f.torn = fault / 32 % 2 == 1;
+    if (fault / 64 % 2 == 1) f.op = memra::DevOp::copy;  // what snapshots and rollbacks do
+    plan_->arm(f);
+  }
+
+  /// Takes a Status apart. Of the cache's calls: a failure of earlier work must have tainted it.
+  bool good(const memra::Status& s, bool of_cache = true) {
+    if (s.ok()) return true;
+    if (s.asynchronous()) {
+      expect(!of_cache || cache_->tainted(), "an asynchronous failure did not taint: " + s.message());
+      if (plant_ != LatePlant::doubt_is_ignored) doubt_ = true;
+      return false;
+    }
+    ++refusals;  // the call itself failed, and has changed nothing
+    const bool device = s.kind() == memra::ErrorKind::out_of_memory || s.kind() == memra::ErrorKind::device_failure;
+    expect(device && plan_->fired() != 0 && (!of_cache || !cache_->tainted()),
+           "refused, or failed without a fault: " + s.message());
+    plan_->disarm();
+    return false;
+  }
+  template <class T>
+  bool good(const memra::Result<T>& r) {
+    return good(r.status());
+  }
+
+  /// Waits for every device. @return whether all that was queued has been done
+  bool wait() {
+    bool ok = true;
+    for (Async& d : dev_) {
+      memra::Status s = d.synchronize();
+      if (!s && !s.asynchronous() && !good(s, false)) s = d.synchronize();  // waiting failed, not the work
+      if (plant_ != LatePlant::failure_is_lost) ok = good(s, false) && ok;
+    }
+    return ok;
+  }
+  void confirm() {
+    expect(plan_->fired() == 0, "a failure was never reported");
+    plan_->disarm();
+    sure_ = rows_.size();
+    for (Held& h : held_) h.confirmed = h.snap.has_value();
+  }
+  /// Everything is waited for and compared.
+  void look() {
+    if (!wait() || doubt_) return;
+    confirm();
+    const auto got = memra_test::image(*cache_);
+    expect(got == memra_test::straight(cfg_, rows_),
+           "not what a straight run leaves: " + difference(got, memra_test::straight(cfg_, rows_)));
+    for (const Held& h : held_) {
+      if (h.snap) expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
+    }
+  }
+
+  /// The tokens of a forward from `pos` on: those the cache holds already, then new ones.
+  Tokens tokens_at(std::size_t pos, std::size_t n, unsigned branch) const {
+    Tokens t = memra_test::part(rows_, pos, std::min(n, rows_.size() - pos));
+    for (std::size_t i = t.size(); i < n; ++i) t.push_back(static_cast<Token>((branch * 5 + i + pos) % 7));
+    return t;
+  }
+  bool write(memra::Step<Async>& step, const Tokens& t) {
+    for (const Part& p : parts_) {
+      if (!good(write_part(*cache_, step, p, t, false), false)) return false;
+    }
+    return true;
+  }
+  bool forward(const Tokens& t) {
+    auto step = cache_->begin_step(t.size());
+    if (!good(step)) return false;
+    if (!write(*step, t)) return false;
+    return good(cache_->advance());
+  }
+  void feed(std::size_t n, unsigned branch) {
+    n = std::min(n, max_ctx - rows_.size());
+    if (n == 0) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    if (forward(t)) rows_ = memra_test::join(rows_, t);
+  }
+  void device_feed(std::size_t n, unsigned branch) {
+    if (n > max_ctx - rows_.size()) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    auto step = cache_->begin_device_step(n);
+    if (!good(step)) return;
+    if (!write(*step, t)) return;
+    if (!good(cache_->advance_d())) return;
+    rows_ = memra_test::join(rows_, t);
+    good(cache_->catch_up());
+  }
+  /// A round by replay, committed or given up.
+  void round(std::size_t n, unsigned branch, unsigned c) {
+    n = std::min(n, max_ctx - rows_.size());
+    if (n == 0) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    auto round = cache_->begin_round(n, memra::Strategy::replay);
+    if (!good(round)) return;
+    if (!write(round->step(), t)) return;
+    if (c % 8 == 7) {
+      good(round->abandon());
+      return;
+    }
+    const std::size_t accept = c % (n + 1);
+    auto left = round->commit(accept);
+    if (!good(left)) return;
+    const Tokens kept = memra_test::part(t, 0, accept);
+    rows_ = memra_test::join(rows_, kept);
+    if (left->replay != 0) forward(memra_test::part(rows_, left->pos, left->replay));
+  }
+
+  void snapshot(Held& h) {
+    h.confirmed = false;
+    if (h.snap) {
+      if (!good(cache_->snapshot_into(*h.snap))) return h.snap.reset();
+    } else {
+      auto s = cache_->snapshot();
+      if (!good(s)) return;
+      h.snap.emplace(*std::move(s));
+    }
+    h.tokens = rows_;
+  }
+
+  void after_cut(const Tokens& base, std::size_t accept) {
+    rows_.resize(base.size() + accept);
+    sure_ = std::min(sure_, rows_.size());
+    for (Held& h : held_) {
+      if (h.snap && h.tokens.size() > rows_.size()) {
+        expect(!h.snap->valid(), "a snapshot above a cut is valid");
+        h = {};
+      }
+    }
+  }
+  void rollback(Held& h, unsigned b) {
+    if (!h.snap) return;
+    const std::size_t accept = b % (rows_.size() - h.tokens.size() + 1);
+    auto r = cache_->rollback(*h.snap, accept);
+    if (!good(r)) return;
+    after_cut(Tokens(h.tokens), accept);
+    if (r->replay != 0) forward(memra_test::part(rows_, r->pos, r->replay));
+  }
+
+  void park() {
+    Async& dev = cache_->stage_dev(cache_->n_stages() - 1);
+    auto row = dev.zeros(cfg_.n_vocab * sizeof(float));
+    if (!good(row.status(), false)) return;
+    good(cache_->park_logits(reinterpret_cast<const float*>(row->data())));
+  }
+
+  void publish(Held& h) {
+    if (!h.snap || h.tokens.empty()) return;
+    auto p = cache_->export_prefix(*h.snap);
+    if (!good(p)) return;
+    auto made = Cache::from_prefix(dev_[2], cfg_, max_ctx, *p);
+    if (!made) {
+      static_cast<void>(good(made.status(), false));
+      return;
+    }
+    if (!wait() || doubt_) return;
+    confirm();
+    expect(memra_test::image(*made) == memra_test::straight(cfg_, h.tokens), "a prefix holds something else");
+    ++published;
+  }
+
+  void repair() {
+    ++taints;
+    faults += plan_->fired();
+    plan_->disarm();
+    for (Async& d : dev_) {
+      static_cast<void>(d.synchronize().ok());  // what had failed before
+      expect(d.synchronize().ok(), "a failure without a fault");
+    }
+    doubt_ = false;
+    const Held* back = nullptr;
+    for (Held& h : held_) {
+      const bool trusted = h.confirmed || plant_ == LatePlant::snapshots_are_trusted;
+      if (!trusted) {
+        h = {};
+      } else if (h.snap && h.snap->valid()) {
+        back = &h;
+      }
+    }
+    if (back != nullptr) {
+      const std::size_t accept = sure_ - std::min(sure_, back->tokens.size());
+      const auto r = memra::check(cache_->rollback(*back->snap, accept));
+      after_cut(Tokens(back->tokens), accept);
+      if (r.replay != 0) expect(forward(memra_test::part(rows_, r.pos, r.replay)), "a replay failed without a fault");
+    } else {
+      memra::check(cache_->reset());
+      after_cut({}, 0);
+    }
+    expect(!cache_->tainted(), "a repair left the taint");
+    look();
+  }
+
+  LatePlant plant_;
+  memra::ModelConfig cfg_;
+  std::vector<Part> parts_;
+  std::shared_ptr<memra::FaultPlan> plan_ = std::make_shared<memra::FaultPlan>();
+  std::array<Async, 3> dev_;
+  memra_test::PlacedOn where_;
+  std::optional<Cache> cache_;
+  std::array<Held, 3> held_;
+
+  Tokens rows_;           ///< what is fed, as far as the calls said
+  std::size_t sure_ = 0;  ///< rows of it that are known to be there
+  bool doubt_ = false;    ///< a failure of earlier work was reported
+};
+
+}  // namespace property
