@@ -232,8 +232,8 @@ class DflashKv {
   /// time a prompt is published. Publication is optional and never fails the caller.
   ///
   /// @return nullopt for upto 0, upto > len, nothing above the floor, rows that are not resident, or a failed
-  /// allocation or
-  ///         copy. Synchronises nothing; ordered on this device's stream
+  ///         allocation or copy (an asynchronous failure of earlier work taints, or it would be lost here).
+  ///         Synchronises nothing; ordered on this device's stream
   std::optional<DflashKvTail<Dev>> export_tail(std::size_t upto) const {
     if (!s_ || s_->tainted || upto == 0 || upto > s_->len) return std::nullopt;
     const std::size_t floor = std::min(s_->floor, upto);
