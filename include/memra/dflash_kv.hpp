@@ -145,6 +145,8 @@ class DflashKv {
   std::size_t floor() const noexcept { return s_ ? s_->floor : 0; }  ///< rows below are never visible
   /// First row that holds what was committed; rows below were never here.
   std::size_t resident() const noexcept { return s_ ? s_->resident : 0; }
+  /// Rows of the last begin_rows, if they were neither committed nor given up.
+  std::size_t open_rows() const noexcept { return s_ ? s_->open_rows : 0; }
   std::size_t n_layer() const noexcept { return s_ ? s_->cfg.n_layer : 0; }
   std::size_t row_bytes() const noexcept { return s_ ? s_->cfg.row_bytes() : 0; }
   /// Rows a restore must carry: sliding_window + block_size.
@@ -203,9 +205,8 @@ class DflashKv {
     return Rows(*s_, b);
   }
 
-  /// Gives up committed rows at or beyond `n`. Clears a taint.
-  /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
-  Status truncate(std::size_t n) noexcept {
+  /// What truncate(n) would refuse, without doing it.
+  Status may_truncate(std::size_t n) const noexcept {
     if (!s_) return moved_from("truncate");
     if (n > s_->len || n < s_->floor) {
       return Status::failure(ErrorKind::bad_argument, "truncate", 0, 0,
@@ -220,6 +221,13 @@ class DflashKv {
                                n, l, first, s_->resident);
       }
     }
+    return {};
+  }
+
+  /// Gives up committed rows at or beyond `n`. Clears a taint.
+  /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
+  Status truncate(std::size_t n) noexcept {
+    if (Status s = may_truncate(n); !s) return s;
     s_->open_rows = 0;
     ++s_->turn;
     if (Status s = s_->store_len(n); !s) return s;

@@ -25,7 +25,15 @@ template <class Dev>
 class CachePrefix {
  public:
   CachePrefix(CachePrefix&&) noexcept = default;
-  CachePrefix& operator=(CachePrefix&&) noexcept = default;
+  /// By way of a temporary: a vector assigned to itself is emptied.
+  CachePrefix& operator=(CachePrefix&& other) noexcept {
+    CachePrefix taken(std::move(other));
+    std::swap(config_, taken.config_);
+    std::swap(plan_, taken.plan_);
+    devices_.swap(taken.devices_);
+    std::swap(logits_, taken.logits_);
+    return *this;
+  }
 
   /// The publication boundary: tokens it stands for; 0 for a moved-from one.
   std::size_t pos() const noexcept { return devices_.empty() ? 0 : plan_.max_ctx; }

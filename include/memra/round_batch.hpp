@@ -92,8 +92,9 @@ class RoundBatch {
       }
     }
     for (const WorkspaceView& w : scratch) {
-      if (w.data == nullptr || w.bytes < scratch_bytes(rounds.size())) {
-        return refuse("scratch of a stage is too small; see scratch_bytes");
+      if (w.data == nullptr || w.bytes < scratch_bytes(rounds.size()) ||
+          reinterpret_cast<std::uintptr_t>(w.data) % alignof(RoundCommit) != 0) {
+        return refuse("scratch of a stage is too small or not aligned; see scratch_bytes");
       }
     }
     return {};

@@ -157,7 +157,8 @@ TEST_CASE("from_prefix starts its own line: snapshots of the source are foreign 
   require_eq(image(c), straight(cfg, t));
 }
 
-TEST_CASE("export_prefix refuses position 0; from_prefix refuses one by one", "[prefix]") {
+TEST_CASE("B37 export_prefix refuses position 0; from_prefix refuses one by one, also what has the same bytes",
+          "[prefix]") {
   const auto cfg = hybrid_model();
   const Tokens t = stream(12);
   Published p(cfg, t, 8);

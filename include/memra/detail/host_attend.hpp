@@ -10,6 +10,7 @@
 #include <memra/detail/host_scratch.hpp>
 #include <memra/detail/host_turn.hpp>
 #include <memra/detail/scratch.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -70,8 +71,7 @@ struct AttendBody {
     const std::int64_t end = std::int64_t{*kv.at.pos_d} + static_cast<std::int64_t>(i) + 1;
     const auto base = static_cast<std::int64_t>(std::max(kv.k.base, kv.v.base));
     const auto last = static_cast<std::int64_t>(std::min(kv.k.base + kv.k.phys_rows(), kv.v.base + kv.v.phys_rows()));
-    const std::int64_t first = kv.window == 0 ? 0 : end - static_cast<std::int64_t>(kv.window);
-    return {std::max(first, base), std::min(end, last)};
+    return {std::max(window_start(end - 1, kv.window), base), std::min(end, last)};
   }
 
   void block(AttendHead& head, std::size_t kv_head, std::size_t group, std::size_t r0,

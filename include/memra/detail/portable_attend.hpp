@@ -9,6 +9,7 @@
 #include <memra/detail/portable_sum.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -41,7 +42,7 @@ struct PortableAttend {
     const std::int64_t base = most(static_cast<std::int64_t>(k.base), static_cast<std::int64_t>(v.base));
     const std::int64_t last =
         least(static_cast<std::int64_t>(k.base + k.rows), static_cast<std::int64_t>(v.base + v.rows));
-    const std::int64_t lo = most(window == 0 ? 0 : end - static_cast<std::int64_t>(window), base);
+    const std::int64_t lo = most(window_start(end - 1, window), base);
     const std::int64_t hi = least(end, last);
     if (hi <= lo || *pos_d < 0) {
       for (std::size_t d = 0; d < n; ++d) out[d] = 0.0F;
@@ -114,10 +115,8 @@ struct PortableDraftRange {
     const std::int64_t held = base + static_cast<std::int64_t>(d.phys_rows);
     const std::int64_t end = full < held ? full : held;
     auto first = static_cast<std::int64_t>(d.floor);
-    if (d.window != 0) {
-      const std::int64_t reach = len + static_cast<std::int64_t>(row) - (static_cast<std::int64_t>(d.window) - 1);
-      first = reach > first ? reach : first;
-    }
+    const std::int64_t reach = window_start(len + static_cast<std::int64_t>(row), d.window);
+    first = reach > first ? reach : first;
     first = first < len ? first : len;
     first = first > base ? first : base;
     PortableDraftRange r;

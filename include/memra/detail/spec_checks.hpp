@@ -1,7 +1,6 @@
 // What a layer's specification must satisfy before a plan multiplies its numbers.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memra/detail/checked_math.hpp>
 #include <memra/detail/scratch.hpp>
@@ -26,10 +25,7 @@ inline Status check_spec(const AttentionSpec& a, std::size_t layer) noexcept {
   if (!(CheckedSize(a.n_kv_heads) * a.head_dim_k).valid() || !(CheckedSize(a.n_kv_heads) * a.head_dim_v).valid()) {
     return plan_error(layer, "n_kv_heads * head_dim does not fit");
   }
-  // An upper bound of attend_scratch_bytes, which multiplies without looking.
-  const CheckedSize queries = CheckedSize(std::max(a.n_heads, a.n_kv_heads)) * attend_block_rows;
-  const CheckedSize tile = CheckedSize(a.head_dim_k) + a.head_dim_v + 1;
-  if (!((tile * a.n_kv_heads + queries * tile) * 4 * (2 * attend_tile)).valid()) {
+  if (!attend_scratch_fits(a.n_heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v)) {
     return plan_error(layer, "the scratch of attend does not fit: n_heads or head_dim is too large");
   }
   return {};
