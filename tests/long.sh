@@ -33,7 +33,7 @@ if wants histories; then
       --seed 900000
   done
 fi
-if wants mutants; then try "mutants" sh "$root/tests/property/mutants.sh"; fi
+if wants mutants; then try "mutants" sh "$root/tests/mutants.sh"; fi
 if wants fuzz; then
   build fuzz all
   for target in safetensors config ids; do

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 survivors=0
 planted=0
 
-# program TEST INCLUDE: builds what runs TEST: "cache" or "draft" (histories), or "FILE:ID", a file of tests/unit and the
+# program TEST INCLUDE: builds what runs TEST: "cache", "draft" or "late" (histories), or "FILE:ID", a file of tests/unit and the
 # words by which the test's name begins or that stand in it.
 program() {
   case $1 in
@@ -115,7 +115,8 @@ mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at =
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
 mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp \
   'return copy_between(to_dev, dst, from_dev, src, to.payload);' 'return {};'
-mutant 'cache_prefix:B37 B40' 'planes matched by their place only' detail/prefix_io.hpp 'a.shape.format != b.shape.format ||' ''
+mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' detail/prefix_io.hpp \
+  'if (cfg.n_vocab == prefix.config_.n_vocab &&' 'if (plan(cfg, 8).ok() && plan(cfg, 8)->totals.total_bytes == plan(prefix.config_, 8)->totals.total_bytes ||'
 mutant 'cache_prefix:B37 every pair' 'a layout is not looked at' detail/prefix_io.hpp 'segments(from.shape, 0, n)' \
   'segments(to.shape, 0, n)'
 mutant cache_prefix:B38 'query heads refuse a restore' detail/prefix_io.hpp 'a.n_heads = 0;' ';'
@@ -145,9 +146,9 @@ mutant cases:B65 'a window keeps fewer rows' plan.hpp 'at.shape = {a.k_format, a
   'at.shape = {a.k_format, a.k_layout, a.window == 0 ? max_ctx : a.window'
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; if (c.len - at > 8 + accept) return refuse(ErrorKind::bad_state, "rollback", "window");'
-mutant cases:B65 'a row sees one key less than its window' detail/host_attend.hpp \
-  'end - static_cast<std::int64_t>(kv.window)' 'end + 1 - static_cast<std::int64_t>(kv.window)'
-mutant cases:B71 'all rows of a step land on one position' detail/host_rows.hpp 'pos + i' 'pos'
+mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/window.hpp 'return p + 1 -' 'return p + 2 -'
+mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
+  'pos + static_cast<std::int64_t>(i)' 'pos + 0 * static_cast<std::int64_t>(i)'
 mutant cases:B72 'the view of a sliding layer says no window' step.hpp 'c->spec.window, core_->step_pos(il)' \
   '0, core_->step_pos(il)'
 mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
@@ -157,15 +158,17 @@ mutant cases:B74 'a layer without state gets a plane' $core 'if (il >= layers.si
 mutant cases:B76 'V is K' $core '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};' \
   'c.k = {at, p.shape, 0}, c.v = {at, p.shape, 0};'
 mutant cases:B77 'one width for all layers' plan.hpp 'max_ctx, a.n_kv_heads * a.head_dim_k' 'max_ctx, std::size_t{16 * 256}'
-mutant cases:B78 'a block'"'"'s range includes 0' detail/codec_scalar.hpp 'float lo = ' 'float lo = 0.0F * '
+mutant cases:B78 'a block'"'"'s range includes 0' detail/codec_wide.hpp 'float min = range.min();' \
+  'float min = range.min() < 0 ? range.min() : 0.0F;'
 mutant cases:B78 'a width that is no multiple of a block' detail/spec_checks.hpp \
   'if (!whole_blocks(a.k_format, a.head_dim_k) ||' 'if (false &&'
 mutant cases:B80 'a rollback keeps rows' $c 'c.len = at + accept;' ''
-mutant cases:B83 'the bytes depend on the rows of a call' detail/host_rows.hpp 'x + i * ' 'x + i / 2 * 2 * '
+mutant 'cases:B83 append' 'the bytes depend on the rows of a call' detail/host_rows.hpp 'src + item.x * ' \
+  'src + item.x / 2 * 2 * '
 mutant cases:B82 'a layer without V' detail/spec_checks.hpp '|| a.head_dim_v == 0' ''
 mutant cases:B87 'NaN is 480' detail/fp8.hpp 'if (a == 0x7FU) return f32_from_bits(sign | f32_nan_bits);' ''
 mutant cases:B89 'overflow is NaN' detail/fp8.hpp 'b = 0x7EU;' 'b = 0x7FU;'
-mutant cases:B90 'another bias' detail/fp8.hpp '0x3C000000U); ' '0x3C800000U); '
+mutant cases:B90 'another bias' detail/fp8.hpp '(a << 20) + 0x3C000000U' '(a << 20) + 0x3C800000U'
 mutant plan:B93 'K of all layers is that of the first' plan.hpp 'row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +' \
   'row_bytes(a.k_format, plan.attention[0].n_kv_heads * a.head_dim_k) +'
 mutant plan:B95 'every stage pays for all' plan.hpp 'total = total + d.rows_bytes' \
@@ -184,7 +187,19 @@ mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'k
 mutant ops_attend:B113 'a row sees the next one' detail/host_attend.hpp 'static_cast<std::int64_t>(i) + 1;' \
   'static_cast<std::int64_t>(i) + 2;'
 
+# --- hostile callers ---
+mutant hostile:window 'a window of any size' detail/window.hpp ' || window > static_cast<std::size_t>(p)' ''
+mutant 'hostile:scratch that does not fit' 'scratch wraps' detail/scratch.hpp 'return no_scratch;' ';'
+mutant 'hostile:C13' 'a sink assigned to itself' taps.hpp 'layer_ids_.swap(taken.layer_ids_);' \
+  'layer_ids_ = std::move(other.layer_ids_);'
+mutant 'hostile:a step whose' 'the trunk moves before the rows are looked at' speculation.hpp \
+  'if (s_->step_rows == 0 || !opened(s_->step_rows)) return not_opened("advance");' 'if (s_->open_rows == 0) return not_opened("advance");'
+mutant 'hostile:a rollback the drafter' 'the trunk goes back alone' speculation.hpp \
+  'if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;' ''
+
 # --- the random histories ---
+mutant late 'a failure of earlier work does not taint' $core 'tainted = tainted || s.asynchronous();' ''
+mutant late 'a snapshot says nothing of a failure' $c 'return core_->noted(buffer.status());' 'return buffer.status();'
 mutant cache 'rollback keeps all rows' $c 'c.len = at + accept;' 'c.len = c.len;'
 mutant cache 'rollback leaves recurrent state' $c 'state.data(), snap.state_[d].data(), state.bytes()' \
   'state.data(), state.data(), 0'

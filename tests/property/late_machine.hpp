@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <memra/cache.hpp>
 #include <memra/counting_dev.hpp>
 #include <memra/fault_dev.hpp>
 #include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/launch.hpp>
 #include <memra/ordered_dev.hpp>
 #include <memra/poison_dev.hpp>
 #include <optional>
@@ -19,6 +23,7 @@
 #include <support/placed_on.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace property {
@@ -31,6 +36,31 @@ enum class LatePlant {
   doubt_is_ignored,       ///< the engine goes on after an asynchronous failure
   snapshots_are_trusted,  ///< it rolls back to a snapshot that was never confirmed
   failure_is_lost,        ///< it throws the Status of a synchronize away
+};
+
+/// The stand-in model in a round by planes: the ssm after each token goes to a plane of its own, conv stays and its raw
+/// inputs are kept.
+struct PlanesBody {
+  memra::RecurView w;
+  memra::RecurrentSpec spec;
+  std::size_t layer;
+  std::size_t nth;
+  StepTokens t;
+
+  void operator()(const memra::Item&) const noexcept {
+    std::size_t from = w.current();
+    for (std::size_t i = 0; i < t.n; ++i) {
+      const std::size_t to = (from + 1) % w.round.n_planes;
+      std::memcpy(w.plane(to), w.plane(from), w.n_v_heads * w.d_v * w.d_k * sizeof(float));
+      std::vector<float> conv(w.conv_dim() * (w.d_conv - 1));
+      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], conv.data(), w.plane(to));
+      for (std::size_t c = 0; w.d_conv > 1 && c < w.conv_dim(); ++c) {
+        w.round.conv_rows[i * w.conv_dim() + c] =
+            memra_test::stand_in::value(memra_test::stand_in::kind_conv, layer, nth, c, t.token[i], 0);
+      }
+      from = to;
+    }
+  }
 };
 
 /// setup: model kind, K format, V format, layout, placement.
@@ -52,7 +82,7 @@ class LateMachine {
     for (const std::size_t d : where_.devices) devs.push_back(&dev_[d]);
     memra::CacheOptions options;
     options.rounds.rows = max_step;
-    options.rounds.replay = true;
+    options.rounds.replay = options.rounds.planes = true;
     cache_.emplace(memra::check(Cache::create_ppn(devs, where_.fence, cfg_, max_ctx, options)));
     expect(wait(), "a device failed without a fault");
     confirm();
@@ -184,9 +214,17 @@ class LateMachine {
     for (std::size_t i = t.size(); i < n; ++i) t.push_back(static_cast<Token>((branch * 5 + i + pos) % 7));
     return t;
   }
-  bool write(memra::Step<Async>& step, const Tokens& t) {
+  bool write(memra::Step<Async>& step, const Tokens& t, memra::Strategy by = memra::Strategy::replay) {
     for (const Part& p : parts_) {
-      if (!good(write_part(*cache_, step, p, t, false), false)) return false;
+      const auto* spec = std::get_if<memra::RecurrentSpec>(&p.spec);
+      memra::Status s;
+      if (spec == nullptr || by == memra::Strategy::replay) {
+        s = write_part(*cache_, step, p, t, false);
+      } else {
+        const memra::RecurView w = memra::check(step.recur(p.layer, p.nth));
+        s = memra::launch(cache_->dev(p.layer), "planes", {}, PlanesBody{w, *spec, p.layer, p.nth, StepTokens(t)});
+      }
+      if (!good(s, false)) return false;
     }
     return true;
   }
@@ -215,30 +253,52 @@ class LateMachine {
     if (n > max_ctx - rows_.size()) return;
     const Tokens t = tokens_at(rows_.size(), n, branch);
     auto step = cache_->begin_device_step(n);
+    if (step.status().kind() == memra::ErrorKind::bad_state) return;  // rounds by planes left the state elsewhere
     if (!good(step)) return;
     if (!write(*step, t)) return;
     if (!good(cache_->advance_d())) return;
     rows_ = memra_test::join(rows_, t);
     good(cache_->catch_up());
   }
-  /// A round by replay, committed or given up.
+  /// A round, committed by the host's word or the device's, or given up.
   void round(std::size_t n, unsigned branch, unsigned c) {
     n = std::min(n, max_ctx - rows_.size());
     if (n == 0) return;
     const Tokens t = tokens_at(rows_.size(), n, branch);
-    auto round = cache_->begin_round(n, memra::Strategy::replay);
+    const auto by = branch % 2 == 0 ? memra::Strategy::replay : memra::Strategy::planes;
+    auto round = cache_->begin_round(n, by);
     if (!good(round)) return;
-    if (!write(round->step(), t)) return;
+    if (!write(round->step(), t, by)) return;
     if (c % 8 == 7) {
       good(round->abandon());
       return;
     }
     const std::size_t accept = c % (n + 1);
+    const Tokens kept = memra_test::part(t, 0, accept);
+    if (by == memra::Strategy::planes && branch % 4 == 1) {
+      if (!commit_on_device(*round, accept)) return;
+      rows_ = memra_test::join(rows_, kept);
+      return;
+    }
     auto left = round->commit(accept);
     if (!good(left)) return;
-    const Tokens kept = memra_test::part(t, 0, accept);
     rows_ = memra_test::join(rows_, kept);
     replay(*left);
+  }
+
+  bool commit_on_device(memra::Round<Async>& round, std::size_t accept) {
+    const auto value = static_cast<std::int32_t>(accept);
+    std::vector<Async::Buffer> words;
+    std::vector<const std::int32_t*> at;
+    for (std::size_t s = 0; s < cache_->n_stages(); ++s) {
+      auto b = cache_->stage_dev(s).alloc(sizeof value);
+      if (!good(b.status(), false)) return false;
+      auto* word = reinterpret_cast<std::int32_t*>(b->data());
+      words.push_back(*std::move(b));
+      if (!good(cache_->stage_dev(s).store_i32(word, &value, 1), false)) return false;
+      at.push_back(word);
+    }
+    return good(round.commit_d(at));
   }
 
   void snapshot(Held& h) {

@@ -1,4 +1,5 @@
 // Cases that other engines failed on and that no other file has. See docs/cases.md for all of them.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -10,9 +11,11 @@
 #include <memra/counting_dev.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
 #include <memra/ordered_dev.hpp>
 #include <memra/plan.hpp>
 #include <memra/poison_dev.hpp>
+#include <memra/workspace.hpp>
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
@@ -203,6 +206,64 @@ TEST_CASE("B65 B66 B68 B69 B71 B72 a window bounds what is seen, and every row s
   }
 }
 
+/// Appends `t` rows whose V is their position and attends with a query of zeros: every row of the result is the mean of
+/// the positions it saw.
+std::vector<float> means_seen(Dev& dev, Cache& c, std::size_t il, memra::Step<Dev>& step,
+                              const memra::Workspace<Dev>& ws) {
+  const std::size_t t = step.rows();
+  const auto upload = [&](const std::vector<float>& x) {
+    auto b = memra::check(dev.alloc(x.size() * sizeof(float)));
+    memra::check(dev.upload(b.data(), reinterpret_cast<const std::byte*>(x.data()), b.size()));
+    return b;
+  };
+  const auto at = [](const Dev::Buffer& b) { return reinterpret_cast<float*>(b.data()); };
+  std::vector<float> positions(t * 32);
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<float>(step.pos() + i / 32);
+  const auto v = upload(positions);
+  const auto q = upload(std::vector<float>(t * 32, 0.0F));
+  const auto out = memra::check(dev.alloc(t * 32 * sizeof(float)));
+  const memra::ops_for<Dev> ops(dev);
+  memra::check(ops.append(memra::check(step.kv_write(il)), at(v), at(v)));
+  memra::check(ops.attend(memra::check(step.kv_read(il)), {at(q), at(out), 1, 1.0F}, ws.view()));
+  std::vector<float> all(t * 32);
+  memra::check(dev.download(reinterpret_cast<std::byte*>(all.data()), out.data(), out.size()));
+  std::vector<float> first;
+  for (std::size_t i = 0; i < t; ++i) first.push_back(all[i * 32]);
+  REQUIRE(c.pos() == step.pos());
+  return first;
+}
+
+TEST_CASE("B65 B66 B68 B71 attention through a window sees the last W positions, in steps of any size", "[cases]") {
+  constexpr std::size_t window = 8;
+  memra::AttentionSpec spec;
+  spec.n_kv_heads = 1;
+  spec.head_dim_k = spec.head_dim_v = 32;
+  spec.k_format = spec.v_format = memra::Format::f32;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(spec), memra::full_attention(spec)};
+  std::get<memra::AttentionSpec>(cfg.layers[0].states[0]).window = window;
+  for (std::size_t first = 1; first <= 3 * window; ++first) {
+    for (const std::size_t chunk : {1U, 3U, 4U, 9U}) {
+      Dev dev;
+      Cache c = made(dev, cfg, 64);
+      const auto ws = memra::check(memra::Workspace<Dev>::create(dev, c.plan().workspace_bytes(24)));
+      for (std::size_t n = first; c.pos() + n <= 48; n = chunk) {
+        auto step = memra::check(c.begin_step(n));
+        const auto sliding = means_seen(dev, c, 0, step, ws);
+        const auto full = means_seen(dev, c, 1, step, ws);
+        for (std::size_t i = 0; i < n; ++i) {
+          CAPTURE(first, chunk, step.pos(), i);
+          const std::size_t p = step.pos() + i;
+          const std::size_t oldest = p < window ? 0 : p - window + 1;
+          REQUIRE(sliding[i] == static_cast<float>(oldest + p) / 2.0F);
+          REQUIRE(full[i] == static_cast<float>(p) / 2.0F);
+        }
+        memra::check(c.advance());
+      }
+    }
+  }
+}
+
 TEST_CASE("B73 B74 a layer that borrows has no state, and its donor is read at the position before the step",
           "[cases]") {
   Dev dev;
@@ -284,6 +345,35 @@ TEST_CASE("B80 B83 every format: rolled back, continued, and fed in any step siz
     REQUIRE(feed_by(c, part(t, 17, 27), f == memra::Format::q4_0 ? 1 : 9).ok());
     REQUIRE(c.len() == 44);
     REQUIRE(image(c) == straight(cfg, t));
+  }
+}
+
+TEST_CASE("B83 append writes the same bytes whether the rows come alone or together", "[cases]") {
+  Dev dev;
+  const memra::ops_for<Dev> ops(dev);
+  const std::size_t n = 12;
+  auto x = memra::check(dev.alloc(n * 64 * sizeof(float)));
+  std::vector<float> values(n * 64);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = memra_test::stand_in::value(9, 9, 9, i, 9, 9);
+  memra::check(dev.upload(x.data(), reinterpret_cast<const std::byte*>(values.data()), x.size()));
+  for (const memra::Format f : memra::all_formats) {
+    for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
+      memra::ModelConfig cfg;
+      cfg.layers = {memra::full_attention(memra_test::attention_spec(f, f, layout))};
+      const auto fed = [&](std::size_t chunk) {
+        Cache c = made(dev, cfg, n);
+        for (std::size_t at = 0; at < n; at += chunk) {
+          auto step = memra::check(c.begin_step(std::min(chunk, n - at)));
+          const auto* rows = reinterpret_cast<const float*>(x.data()) + at * 64;
+          memra::check(ops.append(memra::check(step.kv_write(0)), rows, rows));
+          memra::check(c.advance());
+        }
+        return image(c);
+      };
+      const auto alone = fed(1);
+      for (const std::size_t chunk : {2U, 5U, 12U}) REQUIRE(fed(chunk) == alone);
+      REQUIRE(alone.parts[0].size() == n * memra::row_bytes(f, 64));
+    }
   }
 }
 
