@@ -66,4 +66,9 @@ struct Devices {
   }
 };
 
+/// A cache on the first of them alone.
+inline memra::Cache<TestDev> make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
+  return memra::check(memra::Cache<TestDev>::create(d.dev[0], cfg, max_ctx));
+}
+
 }  // namespace memra_test

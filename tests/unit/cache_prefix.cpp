@@ -7,6 +7,7 @@
 #include <support/catch.hpp>
 #include <support/placements.hpp>
 #include <support/require_eq.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
 using memra_test::require_eq;
+using memra_test::says;
 using memra_test::spoil;
 using memra_test::straight;
 using memra_test::stream;
@@ -36,10 +38,6 @@ using memra_test::Tokens;
 using Cache = memra::Cache<TestDev>;
 using Snapshot = memra::CacheSnapshot<TestDev>;
 using Prefix = memra::CachePrefix<TestDev>;
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
 
 struct Published {
   Devices d;

@@ -24,6 +24,7 @@ using memra_test::hybrid_model;
 using memra_test::image;
 using memra_test::Image;
 using memra_test::join;
+using memra_test::make;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
@@ -35,10 +36,6 @@ using memra_test::Token;
 using memra_test::Tokens;
 using Cache = memra::Cache<TestDev>;
 using Snapshot = memra::CacheSnapshot<TestDev>;
-
-Cache make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
-  return memra::check(Cache::create(d.dev[0], cfg, max_ctx));
-}
 
 /// Rolls back and feeds what is owed.
 memra::Status take_back(Cache& c, const Snapshot& s, std::size_t accept, const Tokens& truth) {

@@ -10,6 +10,7 @@
 #include <support/catch.hpp>
 #include <support/placements.hpp>
 #include <support/require_eq.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <type_traits>
 #include <utility>
@@ -28,10 +29,12 @@ using memra_test::hybrid_model;
 using memra_test::image;
 using memra_test::Image;
 using memra_test::join;
+using memra_test::make;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
 using memra_test::require_eq;
+using memra_test::says;
 using memra_test::spoil;
 using memra_test::straight;
 using memra_test::stream;
@@ -39,14 +42,6 @@ using memra_test::TestDev;
 using memra_test::Tokens;
 using Cache = memra::Cache<TestDev>;
 using Snapshot = memra::CacheSnapshot<TestDev>;
-
-Cache make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
-  return memra::check(Cache::create(d.dev[0], cfg, max_ctx));
-}
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
 
 TEST_CASE("C1 pos, len and every stage's pos_d move together", "[cache]") {
   for (const auto& cfg : {hybrid_model(), attention_model(), recurrent_model()}) {

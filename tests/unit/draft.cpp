@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <support/test_dev.hpp>
 #include <utility>
@@ -20,6 +21,7 @@ namespace {
 using memra::DflashCfg;
 using memra::ErrorKind;
 using memra_test::part;
+using memra_test::says;
 using memra_test::stream;
 using memra_test::TestDev;
 using memra_test::Tokens;
@@ -38,11 +40,6 @@ DflashCfg config(std::size_t window = 8, std::size_t block = 4, std::vector<bool
   c.sliding_window = window;
   c.layer_sliding = std::move(sliding);
   return c;
-}
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  INFO(s.text());
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
 }
 
 using memra_test::stand_in::kind_k;

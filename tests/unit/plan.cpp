@@ -13,6 +13,7 @@
 #include <string>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -32,14 +33,10 @@ using memra_test::attention_spec;
 using memra_test::hybrid_model;
 using memra_test::placements;
 using memra_test::recurrent_model;
+using memra_test::says;
 using memra_test::stream;
 
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  INFO(s.text());
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
 
 /// Counts what a HostDev asks of an engine.
 struct CountingAllocator {
