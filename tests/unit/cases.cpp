@@ -1,4 +1,5 @@
 // Cases that other engines failed on and that no other file has. See docs/cases.md for all of them.
+#include <sys/mman.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -409,7 +410,8 @@ TEST_CASE("B87 B89 B90 fp8 is one encoding everywhere: OCP e4m3fn, saturating, N
                                                 {inf, 0x7e},
                                                 {-inf, 0xfe},
                                                 {1000.0F, 0x7e},
-                                                {nan, 0x7f}};
+                                                {nan, 0x7f},
+                                                {std::copysign(nan, -1.0F), 0xff}};
   for (const auto& [x, code] : encoded) {
     std::byte b{};
     memra::encode(memra::Format::fp8_e4m3, &x, &b, 1);
@@ -444,6 +446,72 @@ TEST_CASE("B102 every operation on a layer runs on the device of its stage", "[c
       REQUIRE(dev[i].counters().copied_bytes() == own);
       REQUIRE(dev[i].counters().allocations() == (what == 0 && own != 0 ? 1U : 0U));
       REQUIRE(dev[i].counters().host_copies() == 0);
+    }
+  }
+}
+
+/// Addresses for more memory than there is: only pages that are touched count.
+struct Sparse {
+  static void* allocate(memra::HostStream, std::size_t bytes, std::size_t) noexcept {
+    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? nullptr : p;
+  }
+  static void deallocate(memra::HostStream, void* p, std::size_t bytes, std::size_t) noexcept { ::munmap(p, bytes); }
+};
+
+TEST_CASE("B105 rows beyond 2^31 and 2^32 bytes are written and read where they belong", "[cases]") {
+  Sparse sparse;
+  memra::HostDev dev = memra::HostDev::adopt(sparse);
+  const memra::ops_for<memra::HostDev> ops(dev);
+  constexpr std::size_t rows = std::size_t{1} << 23;
+  for (const auto& [format, layout] :
+       {std::pair{memra::Format::f32, memra::Layout::blocks}, std::pair{memra::Format::q8_0, memra::Layout::split}}) {
+    memra::ModelConfig cfg;
+    auto spec = memra_test::attention_spec(format, format, layout);
+    spec.n_kv_heads = 4;
+    spec.head_dim_k = spec.head_dim_v = 128;
+    spec.window = 2;
+    cfg.layers = {memra::full_attention(spec)};
+    auto made = memra::Cache<memra::HostDev>::create(dev, cfg, rows);
+    REQUIRE(made.ok());
+    const std::size_t row_bytes = memra::row_bytes(format, 512);
+    REQUIRE(rows * row_bytes > std::size_t{1} << 32);
+    memra::DflashCfg draft_cfg;
+    draft_cfg.n_layer = draft_cfg.n_kv = draft_cfg.block_size = 1;
+    draft_cfg.head_dim = 128;
+    auto draft = memra::check(memra::DflashKv<memra::HostDev>::create(dev, draft_cfg, rows));
+    auto step = memra::check(made->begin_step(1));
+    auto w = memra::check(step.kv_write(0));
+    auto r = memra::check(step.kv_read(0));
+    const auto rows_of = memra::check(draft.begin_rows(1));
+    auto d = rows_of.view(0);
+    auto ws = memra::check(memra::Workspace<memra::HostDev>::create(dev, made->plan().workspace_bytes(1)));
+    const std::size_t at_31 = (std::size_t{1} << 31) / row_bytes;
+    const std::size_t at_32 = (std::size_t{1} << 32) / row_bytes;
+    const std::size_t places[] = {0, 1, at_31, at_31 + 1, at_32, at_32 + 1, rows - 1};
+    const auto value = [](std::size_t row) { return static_cast<float>(row % 1021) + 1.0F; };
+    for (const std::size_t row : places) {
+      const auto pos = static_cast<std::int32_t>(row);
+      w.at.pos_d = d.len_d = &pos;
+      const std::vector<float> x(512, value(row));
+      memra::check(ops.append(w, x.data(), x.data()));
+      memra::check(ops.draft_write(d, x.data(), x.data()));
+    }
+    for (const std::size_t row : places) {
+      CAPTURE(row, memra::to_string(format));
+      std::vector<float> x(512);
+      memra::check(ops.read_rows(made->kv(0)->v, row, 1, x.data()));
+      REQUIRE(std::fabs(x[511] - value(row)) < 0.01F * value(row));
+      REQUIRE(draft.k(0)[row * 128 + 127] == value(row));
+      const auto pos = static_cast<std::int32_t>(row);
+      r.at.pos_d = &pos;
+      const std::vector<float> q(4 * 128, 0.0F);
+      std::vector<float> out(4 * 128);
+      memra::check(ops.attend(r, {q.data(), out.data(), 4, 1.0F}, ws.view()));
+      const bool alone = row == 0;  // else it sees the row before it, too: its own or one never written, which is zero
+      const bool pair = row == 1 || row == at_31 + 1 || row == at_32 + 1;
+      const float mean = alone ? value(row) : (value(row) + (pair ? value(row - 1) : 0.0F)) / 2.0F;
+      REQUIRE(std::fabs(out[0] - mean) < 0.01F * mean);
     }
   }
 }
