@@ -6,60 +6,23 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <property/cache_machine.hpp>
 #include <property/draft_machine.hpp>
+#include <property/history.hpp>
 #include <property/script.hpp>
 #include <string>
-#include <support/planes.hpp>
 #include <vector>
 
 namespace {
 
 using property::CachePlant;
+using property::Did;
 using property::DraftPlant;
 using property::Failure;
-using property::Op;
+using property::make;
+using property::run_on;
 using property::Script;
-
-struct Did {
-  std::size_t ops = 0;
-  std::size_t taints = 0;
-  std::size_t faults = 0;
-  std::size_t refusals = 0;
-  std::size_t replays = 0;
-  std::size_t stale = 0;
-  std::size_t published = 0;
-};
-
-template <class Machine, class Plant>
-std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
-  std::size_t at = 0;
-  try {
-    Machine m(s.setup, plant);
-    for (; at < s.ops.size(); ++at) m.apply(s.ops[at]);
-    m.finish();
-    if (did != nullptr) {
-      did->ops += s.ops.size();
-      did->taints += m.taints;
-      did->faults += m.faults;
-      did->refusals += m.refusals;
-      if constexpr (requires { m.replays; }) {
-        did->replays += m.replays;
-        did->stale += m.stale;
-        did->published += m.prefixes;
-      } else {
-        did->published += m.tails;
-      }
-    }
-    return std::nullopt;
-  } catch (const property::Broken& b) {
-    return Failure{at, b.what};
-  } catch (const std::exception& e) {  // a call that may not fail here did
-    return Failure{at, e.what()};
-  }
-}
 
 /// The last number of a setup says which devices.
 std::optional<Failure> run(const Script& s, CachePlant cache = {}, DraftPlant draft = {}, Did* did = nullptr) {
@@ -70,27 +33,6 @@ std::optional<Failure> run(const Script& s, CachePlant cache = {}, DraftPlant dr
   }
   return late ? run_on<property::CacheMachine<property::Late>>(s, cache, did)
               : run_on<property::CacheMachine<property::Plain>>(s, cache, did);
-}
-
-/// One script of `n` operations. The letters' frequencies are those of their string.
-Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
-  memra_test::Rng rng(seed);
-  const bool cache = machine == "cache";
-  const std::string letters =
-      cache ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql" : "bbbbbbbbbccckkktttttteeeeiiiggnvl";
-  Script s;
-  s.machine = machine;
-  for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);
-  for (std::size_t i = 0; i < n; ++i) {
-    Op op;
-    op.code = letters[rng.next() % letters.size()];
-    op.a = rng.next() % 64;
-    op.b = rng.next() % 64;
-    op.c = rng.next() % 64;
-    op.fault = rng.next() % 4 == 0 ? 1 + rng.next() % 215 : 0;
-    s.ops.push_back(op);
-  }
-  return s;
 }
 
 int report(const Script& s, const Failure& f) {
@@ -113,10 +55,7 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published);
-  // Every kind of thing happened, or this run says nothing.
-  const bool enough = did.refusals > ops / 100 && did.faults > ops / 50 && did.taints > ops / 200 &&
-                      did.published > ops / 500 &&
-                      (machine == "draft" || (did.replays > ops / 200 && did.stale > ops / 500));
+  const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
 }
