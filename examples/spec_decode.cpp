@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tiny_engine/ids.hpp>
 #include <tiny_engine/job.hpp>
 #include <tiny_engine/model.hpp>
@@ -91,6 +93,20 @@ std::vector<std::int32_t> read_ids(const std::string& path, std::size_t n_vocab)
   return *std::move(ids);
 }
 
+/// What this run reads is mapped into memory: writing over it would take it away while it is used.
+void refuse_to_overwrite(const Flags& f) {
+  namespace fs = std::filesystem;
+  const auto is = [&](const fs::path& read) {
+    std::error_code e;
+    return fs::equivalent(read, f.logits, e);
+  };
+  if (!f.ids.empty() && is(f.ids)) refuse("--logits is the file of --ids; expected another one");
+  std::error_code e;
+  for (fs::recursive_directory_iterator at(f.model, e), end; !e && at != end; at.increment(e)) {
+    if (is(at->path())) refuse("--logits is a file of the model, " + f.logits + "; expected another one");
+  }
+}
+
 tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& files) {
   constexpr std::size_t most = std::size_t{1} << 30;
   tiny::Job job;
@@ -101,6 +117,7 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   job.draft = f.draft == "on";
   job.strategies = read_strategies(f.strategy);
   job.ignore_eos = f.ignore_eos;
+  if (!f.logits.empty()) refuse_to_overwrite(f);
   job.logits_file = f.logits;
   if (app.count("--ids") != 0) {
     if (app.count("--prompt") != 0) refuse("--ids and --prompt were both given; expected one of them");

@@ -16,6 +16,7 @@
 #include <memra/model_config.hpp>
 #include <memra/ops.hpp>
 #include <memra/plan.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_batch.hpp>
 #include <memra/round_cost.hpp>
 #include <memra/speculation.hpp>

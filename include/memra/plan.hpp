@@ -12,6 +12,7 @@
 #include <memra/kv_dev.hpp>
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
 #include <span>
@@ -43,27 +44,6 @@ inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages
   }
   return fence;
 }
-
-/// Those of rounds: see RecurRound.
-enum class PlaneKind : std::uint8_t {
-  k,
-  v,
-  conv,
-  ssm,
-  ssm_alt,
-  round_planes,
-  round_conv,
-  round_k,
-  round_u,
-  round_decay
-};
-
-/// The memory blocks of one device object.
-enum class SlabKind : std::uint8_t {
-  rows,   ///< the stages' position ints, then everything append-only
-  state,  ///< current conv and ssm of every layer, contiguous: a snapshot is one copy
-  extra,  ///< second buffers and what rounds keep, never part of a snapshot
-};
 
 struct PlanePlan {
   std::size_t layer = 0;

@@ -105,7 +105,7 @@ class RoundBatch {
                     const Done& done) {
     std::vector<RoundCommit> table(rounds.size());
     Core& first = *rounds[0]->core_;
-    for (Round<Dev>* r : rounds) r->core_->tainted = true;  // until all of it is queued
+    for (Round<Dev>* r : rounds) r->core_->taint("an earlier device failure");  // until all of it is queued
     for (std::size_t s = 0; s < first.stages.size(); ++s) {
       RoundCommit size;
       for (std::size_t i = 0; i < rounds.size(); ++i) {

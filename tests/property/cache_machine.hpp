@@ -557,7 +557,9 @@ class CacheMachine {
       if (const auto kv =
               std::holds_alternative<memra::AttentionSpec>(part.spec) ? c.kv(part.layer, part.nth) : std::nullopt) {
         expect(kv->len == tokens.size(), who + "another len");
-        for (const auto& [plane, v] : {std::pair{kv->k, false}, std::pair{kv->v, true}}) {
+        // Named: nvcc 13 translates a range of braces in a template wrongly.
+        const std::array<std::pair<memra::ConstPlaneView, bool>, 2> planes{{{kv->k, false}, {kv->v, true}}};
+        for (const auto& [plane, v] : planes) {
           const Bytes all = get(dev, plane.data, memra::sub_planes(plane.shape).bytes);
           for (std::size_t r = 0; r < tokens.size(); ++r) {
             const auto& want = ref_.row(p, r);

@@ -6,60 +6,25 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <property/cache_machine.hpp>
 #include <property/draft_machine.hpp>
+#include <property/history.hpp>
 #include <property/late_machine.hpp>
 #include <property/script.hpp>
 #include <string>
-#include <support/planes.hpp>
 #include <vector>
 
 namespace {
 
 using property::CachePlant;
+using property::Did;
 using property::DraftPlant;
 using property::Failure;
 using property::LatePlant;
-using property::Op;
+using property::make;
+using property::run_on;
 using property::Script;
-
-struct Did {
-  std::size_t ops = 0;
-  std::size_t taints = 0;
-  std::size_t faults = 0;
-  std::size_t refusals = 0;
-  std::size_t replays = 0;
-  std::size_t stale = 0;
-  std::size_t published = 0;
-};
-
-template <class Machine, class Plant>
-std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
-  std::size_t at = 0;
-  try {
-    Machine m(s.setup, plant);
-    for (; at < s.ops.size(); ++at) m.apply(s.ops[at]);
-    m.finish();
-    if (did != nullptr) {
-      did->ops += s.ops.size();
-      did->taints += m.taints;
-      did->faults += m.faults;
-      did->refusals += m.refusals;
-      did->published += m.published;
-      if constexpr (requires { m.replays; }) {
-        did->replays += m.replays;
-        did->stale += m.stale;
-      }
-    }
-    return std::nullopt;
-  } catch (const property::Broken& b) {
-    return Failure{at, b.what};
-  } catch (const std::exception& e) {  // a call that may not fail here did
-    return Failure{at, e.what()};
-  }
-}
 
 /// A bug to be planted, in the machine that knows it.
 struct Planted {
@@ -84,27 +49,6 @@ bool is_machine(const std::string& name) {
   return name == "cache" || name == "draft" || name == "late";
 }
 
-/// One script of `n` operations. The letters' frequencies are those of their string.
-Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
-  memra_test::Rng rng(seed);
-  const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
-                              : machine == "draft" ? "bbbbbbbbbccckkktttttteeeeiiiggnvl"
-                                                   : "ffffffggkkkkkksssssrrrrrrzpppxxllll";
-  Script s;
-  s.machine = machine;
-  for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);
-  for (std::size_t i = 0; i < n; ++i) {
-    Op op;
-    op.code = letters[rng.next() % letters.size()];
-    op.a = rng.next() % 64;
-    op.b = rng.next() % 64;
-    op.c = rng.next() % 64;
-    op.fault = rng.next() % 4 == 0 ? 1 + rng.next() % 215 : 0;
-    s.ops.push_back(op);
-  }
-  return s;
-}
-
 int report(const Script& s, const Failure& f) {
   const Script small = property::shrink(s, [](const Script& t) { return run(t); });
   const auto again = run(small);
@@ -125,10 +69,7 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published);
-  // Every kind of thing happened, or this run says nothing.
-  const bool enough = did.refusals > ops / (machine == "late" ? 1000 : 100) && did.faults > ops / 50 &&
-                      did.taints > ops / 200 && did.published > ops / 500 &&
-                      (machine != "cache" || (did.replays > ops / 200 && did.stale > ops / 500));
+  const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
 }

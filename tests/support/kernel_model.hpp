@@ -98,10 +98,11 @@ class KernelModel {
     memra::check(dev->store_i32(salt(), all.data(), max_rows));
   }
 
-  memra::Status forward(memra::Step<Dev>& step) {
+  /// Layers [first, last) of an open step.
+  memra::Status forward(memra::Step<Dev>& step, std::size_t first = 0, std::size_t last = 4) {
     const memra::ops_for<Dev> ops(*dev);
     const std::size_t t = step.rows();
-    for (std::size_t il = 0; il < 4; ++il) {
+    for (std::size_t il = first; il < last; ++il) {
       const auto n = static_cast<std::uint32_t>(il);
       if (il % 2 == 0) {
         auto r = step.recur(il);

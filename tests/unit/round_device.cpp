@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
+#include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -169,7 +170,9 @@ TEST_CASE("an accept out of range is clamped, reported, and repaired by a rollba
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
       REQUIRE(c.pos() == (wrong < 0 ? 6 : 11));
-      REQUIRE(c.begin_round(1, by).status().kind() == ErrorKind::bad_state);
+      const memra::Status refused = c.begin_round(1, by).status();
+      REQUIRE(refused.kind() == ErrorKind::bad_state);
+      REQUIRE(std::string(refused.text()).find("tainted by an accept length") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);
@@ -203,6 +206,7 @@ TEST_CASE("a stage that missed a round, or applied another accept, is detected a
       const auto said = c.catch_up();
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
+      REQUIRE(std::string(c.begin_step(1).status().text()).find("tainted by stages") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);

@@ -53,6 +53,7 @@ struct CacheCore {
   std::size_t pos = 0;  ///< committed tokens; the replay's position while pos < len
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
+  const char* tainted_by = "";  ///< words for messages, where tainted
 
   bool step_open = false;
   std::uint64_t step_id = 0;
@@ -184,17 +185,22 @@ struct CacheCore {
     ahead = true;
   }
 
+  void taint(const char* by) noexcept {
+    tainted = true;
+    tainted_by = by;
+  }
+
   /// Passes a failure on that has changed nothing, unless it is one of earlier work: that may have been this cache's,
   /// and was reported as done.
   Status noted(const Status& s) noexcept {
-    tainted = tainted || s.asynchronous();
+    if (!tainted && s.asynchronous()) taint("a device failure that was reported late");
     return s;
   }
 
   Status usable(const char* call) const noexcept {
     if (!tainted) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                           "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
+                           "the cache is tainted by %s; roll back to a valid snapshot or reset", tainted_by);
   }
 
   /// No step is open and no replay is owed: conv, ssm and rows describe one position.
@@ -235,7 +241,7 @@ struct CacheCore {
 template <class Dev>
 class TaintScope {
  public:
-  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.tainted = true; }
+  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.taint("an earlier device failure"); }
   TaintScope(const TaintScope&) = delete;
   TaintScope& operator=(const TaintScope&) = delete;
   void done() noexcept { core_->tainted = false; }

@@ -132,8 +132,8 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
   if (agree && status == 0 && !ran_out) return {};
-  core.tainted = true;
   if (!agree) {
+    core.taint("stages that were at different steps or rounds");
     return Status::failure(
         ErrorKind::bad_state, "catch_up", 0, 0,
         "the stages are at different steps or rounds: one was missed, or an advance failed half way; "
@@ -141,9 +141,11 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
         core.pos);
   }
   if (status != 0 && !ran_out) {
+    core.taint("an accept length that was outside its round");
     return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                            "an accept length was outside the round; roll back or reset");
   }
+  core.taint("a step on the device that would have passed max_ctx");
   return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                          "rows on the device would have passed max_ctx %zu; the stream ends at position %zu: roll back "
                          "or reset",
