@@ -16,7 +16,7 @@ build() {
   lib=$(dirname "$(dirname "$nvcc")")
   flags="-std=c++20 -O2 -gencode=arch=compute_$arch,code=sm_$arch -Iinclude -Ibackends/cuda/include -Itests -Iexamples"
   jobs=
-  for name in ops_bits graph snapshot bench conformance lost; do
+  for name in ops_bits graph snapshot bench conformance lost two; do
     "$nvcc" $flags -c tests/gpu/$name.cu -o "$out/$name.o" &
     jobs="$jobs $!"
   done
@@ -65,19 +65,20 @@ run() {
     tail -30 "$log"
   fi
   grep -hE '^(snapshot_into|attend:)' "$log"
+  grep -h '^SKIPPED' "$log" | sort -u
 }
 
 report() {
   echo "date    $(date -u +%Y-%m-%d)"
   echo "GPU     $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1)"
   echo "built   $("$nvcc" --version 2>/dev/null | grep -o 'release [0-9.]*, V[0-9.]*'), sm_$arch"
-  for tag in device cache conformance large ops graph snapshot; do run 60 "[$tag]" "$bin/memra_gpu_tests" "[$tag]"; done
+  for tag in device cache conformance large ops graph snapshot two; do run 60 "[$tag]" "$bin/memra_gpu_tests" "[$tag]"; done
   run 30 "a lost context" "$bin/memra_gpu_tests" "[.lost]"
   if [ -x "$bin/spec_decode" ]; then
     for flags in "" "--kv f16/f16" "--stages 2"; do
       # shellcheck disable=SC2086
       run 60 "spec_decode --device cuda $flags" "$bin/spec_decode" --device cuda --tokens 200 --model "$model" $flags
-      grep -E '^(plain|speculative|verdict)' "$log"
+      grep -E '^(plain|speculative|verdict|devices)' "$log"
     done
   else
     echo "SKIPPED spec_decode: not built"
