@@ -39,6 +39,7 @@ namespace memra {
 template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
+  friend struct detail::HandoverIo<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 

@@ -23,6 +23,7 @@ enum class ErrorKind : std::uint8_t {
   device_lost,     ///< the device context is dead: every later call says so too
   unsupported,     ///< this device or build cannot do it
   corrupt,         ///< bytes from outside contradict themselves; nothing was changed
+  link_failure,    ///< the peer of a transport is gone, or did not answer within the stated time
 };
 
 constexpr const char* to_string(ErrorKind kind) noexcept {
@@ -43,6 +44,8 @@ constexpr const char* to_string(ErrorKind kind) noexcept {
       return "unsupported";
     case ErrorKind::corrupt:
       return "corrupt";
+    case ErrorKind::link_failure:
+      return "link_failure";
   }
   return "unknown";
 }

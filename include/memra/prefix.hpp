@@ -15,6 +15,8 @@ namespace memra {
 namespace detail {
 template <class Dev>
 struct PrefixIo;
+template <class Dev>
+struct HandoverIo;
 }  // namespace detail
 
 /// Rows [0, pos) of every attention layer, conv and ssm at pos, and the logits parked there, if any.
@@ -44,6 +46,7 @@ class CachePrefix {
 
  private:
   friend struct detail::PrefixIo<Dev>;
+  friend struct detail::HandoverIo<Dev>;
   CachePrefix() = default;
 
   struct DeviceBytes {
@@ -51,6 +54,13 @@ class CachePrefix {
     std::optional<typename Dev::Buffer> rows;
     std::optional<typename Dev::Buffer> state;
   };
+
+  /// Where the slabs are: (device, kind) -> address.
+  auto slabs() const noexcept {
+    return [this](std::size_t device, SlabKind kind) {
+      return (kind == SlabKind::rows ? devices_[device].rows : devices_[device].state)->data();
+    };
+  }
 
   ModelConfig config_;
   Plan plan_;

@@ -78,6 +78,11 @@ struct CacheCore {
 
   std::optional<DflashTapSink<Dev>> taps;
 
+  /// Where the slabs are: (device, kind) -> address.
+  auto slabs() const noexcept {
+    return [this](std::size_t device, SlabKind kind) { return devices[device].slab(kind); };
+  }
+
   Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
 
   StepPos step_pos(std::size_t il) const noexcept {
