@@ -160,7 +160,7 @@ class CacheMachine {
   std::size_t replays = 0;
   std::size_t refusals = 0;
   std::size_t stale = 0;
-  std::size_t prefixes = 0;
+  std::size_t published = 0;
   std::size_t lapped = 0;  ///< rollbacks that a ring refused
   std::size_t faults = 0;
 
@@ -510,7 +510,7 @@ class CacheMachine {
       return made;
     });
     if (!p) return;
-    ++prefixes;
+    ++published;
     expect(p->pos() == h.tokens.size(), "export_prefix: another position");
     const bool parked = parked_ && parked_at_ == h.tokens;
     expect(p->has_logits() == parked, "export_prefix: logits of another position, or none");
@@ -613,7 +613,9 @@ class CacheMachine {
           const Ring ring{a->window, (a->window + a->ring_slack + 63) / 64 * 64};
           expect(kv->first == std::max(oldest(ring), brought), who + "the ring says it holds other rows");
         }
-        for (const auto& [plane, v] : {std::pair{kv->k, false}, std::pair{kv->v, true}}) {
+        // Named: nvcc 13 translates a range of braces in a template wrongly.
+        const std::array<std::pair<memra::ConstPlaneView, bool>, 2> planes{{{kv->k, false}, {kv->v, true}}};
+        for (const auto& [plane, v] : planes) {
           if (v && a->v_in_k) continue;
           const Bytes all = get(dev, plane.data, memra::sub_planes(plane.shape).bytes);
           for (std::size_t r = std::max(first, kv->first); r < tokens.size(); ++r) {

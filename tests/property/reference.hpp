@@ -1,6 +1,7 @@
 // The stand-in model as kernels (so that a late device runs them late), and what it leaves behind: the oracle.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -182,6 +183,65 @@ class Reference {
   std::map<std::pair<std::size_t, Token>, std::pair<Bytes, Bytes>> rows_;
 };
 
+/// Whether bodies of plain C++ run on a device, so that writes can be kernels; else they go through copies.
+template <class Dev>
+constexpr bool runs_plain_bodies = true;
+
+/// As the kernels below, by copies of what the host computed from the device's position.
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::KvWriteView& w, const Part& part, const Tokens& tokens) {
+  std::int32_t pos = -1;
+  if (auto s =
+          dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w.at.pos_d), sizeof pos);
+      !s) {
+    return s;
+  }
+  const auto first = static_cast<std::size_t>(pos);
+  if (first >= w.at.capacity) return {};
+  const Tokens fit = memra_test::part(tokens, 0, std::min(tokens.size(), w.at.capacity - first));
+  // Named: nvcc 13 translates a range of braces in a template wrongly.
+  const std::array<std::pair<memra_test::stand_in::Kind, const memra::PlaneView*>, 2> both{
+      {{memra_test::stand_in::kind_k, &w.k}, {memra_test::stand_in::kind_v, &w.v}}};
+  for (const auto& [kind, plane] : both) {
+    if (plane->data == nullptr) continue;  // V is a part of K
+    const auto rows = memra_test::stand_in::encode_rows(kind, part.layer, part.nth, plane->shape, fit, first);
+    if (auto s = memra_test::stand_in::write_rows(dev, *plane, first, rows, fit.size()); !s) return s;
+  }
+  return {};
+}
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::RecurView& w, const memra::RecurrentSpec& spec, const Part& part,
+                              const Tokens& tokens) {
+  Bytes conv(memra_test::stand_in::conv_bytes(spec));
+  Bytes ssm(memra_test::stand_in::ssm_bytes(spec));
+  const std::array both{std::pair{&conv, w.conv_state().data()}, std::pair{&ssm, w.plane_state(0).data()}};
+  for (const auto& [host, at] : both) {
+    if (auto s = dev.download(host->data(), at, host->size()); !s) return s;
+  }
+  for (const Token t : tokens) {
+    memra_test::stand_in::move_on(spec, part.layer, part.nth, t,
+                                  memra_test::stand_in::elems(spec.conv_format, conv.data()),
+                                  memra_test::stand_in::elems(spec.ssm_format, ssm.data()));
+  }
+  for (const auto& [host, at] : both) {
+    if (auto s = dev.upload(at, host->data(), host->size()); !s) return s;
+  }
+  return {};
+}
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::TapView& w, std::size_t layer, std::size_t pos,
+                              const Tokens& tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto x = memra_test::stand_in::row(memra_test::stand_in::kind_tap, layer, 0, w.hidden, tokens[i], pos + i);
+    if (auto s = dev.upload(reinterpret_cast<std::byte*>(w.data + i * w.row_stride),
+                            reinterpret_cast<const std::byte*>(x.data()), x.size() * sizeof(float));
+        !s) {
+      return s;
+    }
+  }
+  return {};
+}
+
 /// Writes one part of an open step. `tap`: also where the step's tap of that layer is.
 template <class Dev>
 memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const Part& part, const Tokens& tokens,
@@ -191,16 +251,29 @@ memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const
   if (const auto* r = std::get_if<memra::RecurrentSpec>(&part.spec)) {
     auto w = step.recur(part.layer, part.nth);
     if (!w) return w.status();
-    if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
+    if constexpr (runs_plain_bodies<Dev>) {
+      if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
+    } else {
+      if (auto s = write_by_copies(dev, *w, *r, part, tokens); !s) return s;
+    }
   } else if (std::holds_alternative<memra::AttentionSpec>(part.spec)) {
     auto w = step.kv_write(part.layer, part.nth);
     if (!w) return w.status();
-    if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
+    if constexpr (runs_plain_bodies<Dev>) {
+      if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
+    } else {
+      if (auto s = write_by_copies(dev, *w, part, tokens); !s) return s;
+    }
   }
   if (!tap) return {};
   const auto view = step.tap(part.layer);
   if (!view) return {};
-  return memra::launch(cache.dflash_taps()->device(), "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
+  Dev& sink = cache.dflash_taps()->device();
+  if constexpr (runs_plain_bodies<Dev>) {
+    return memra::launch(sink, "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
+  } else {
+    return write_by_copies(sink, *view, part.layer, step.pos(), tokens);
+  }
 }
 
 }  // namespace property
