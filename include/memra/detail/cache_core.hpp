@@ -240,11 +240,16 @@ struct CacheCore {
   };
   Attention attention(std::size_t il, std::size_t nth) noexcept {
     if (il >= layers.size()) return {};
-    for (Component& c : layers[il]) {
-      if (std::holds_alternative<RecurComponent>(c) || nth-- != 0) continue;
-      if (auto* own = std::get_if<KvComponent>(&c)) return {own, true};
-      const SharedKvSpec& shared = std::get<SharedKvComponent>(c).spec;
-      return {attention(shared.donor, shared.nth).rows, false};
+    for (std::size_t i = 0; i < layers[il].size(); ++i) {
+      if (!role_of(config.layers[il].states[i]).attention || nth-- != 0) continue;
+      return std::visit(Overloaded{[](KvComponent& c) {
+                                     return Attention{&c, true};
+                                   },
+                                   [&](SharedKvComponent& c) {
+                                     return Attention{attention(c.spec.donor, c.spec.nth).rows, false};
+                                   },
+                                   [](RecurComponent&) { return Attention{}; }},
+                        layers[il][i]);
     }
     return {};
   }
