@@ -154,7 +154,7 @@ report() {
     timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
     grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
   done
-  exit $failed
+  return $failed
 }
 
 out=$root/build/gpu
