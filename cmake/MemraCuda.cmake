@@ -24,7 +24,7 @@ function(memra_nvcc list source)
   cmake_parse_arguments(arg "" "" "FLAGS;DEFINITIONS;PACKAGES" ${ARGN})
   get_filename_component(name "${source}" NAME_WE)
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cuda.o")
-  set(flags -std=c++20 -O2 -gencode=arch=compute_${MEMRA_CUDA_ARCH},code=sm_${MEMRA_CUDA_ARCH} -Xcompiler -Wall,-Wextra
+  set(flags -std=c++20 -gencode=arch=compute_${MEMRA_CUDA_ARCH},code=sm_${MEMRA_CUDA_ARCH} -Xcompiler -Wall,-Wextra
       ${arg_FLAGS})
   foreach(folder IN ITEMS include backends/cuda/include tests examples)
     list(APPEND flags "-I${PROJECT_SOURCE_DIR}/${folder}")
