@@ -105,7 +105,7 @@ run() {
     echo "FAILED  $what (status $rc)"
     tail -30 "$log"
   fi
-  grep -hE '^([a-z][a-z0-9_, ]*: |  *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
+  grep -hE '^([a-z][a-z0-9_, ]*: | *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
 }
 
 # has_tests FILTER: the program has test cases that match.
@@ -154,7 +154,7 @@ report() {
     timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
     grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
   done
-  exit $failed
+  return $failed
 }
 
 out=$root/build/gpu

@@ -1,4 +1,5 @@
 // The tiny engine on CUDA: transformers' values, PyTorch's token lists, and stages that change no bit.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,8 @@
 #include <span>
 #include <string>
 #include <support/catch.hpp>
+#include <support/planes.hpp>
+#include <tiny_engine/norms.hpp>
 #include <vector>
 
 #include "support.hpp"
@@ -26,6 +29,46 @@ golden::Observed observe(const tiny::ModelFiles& files, const std::vector<std::i
                          const std::vector<std::size_t>& layers, std::size_t stages = 1) {
   CudaRig r(files, golden::options(ids, chunk, stages), memra_test::make_cuda);
   return golden::observe(r, ids, layers);
+}
+
+/// Every norm of the engine over 3 rows of 2 heads of `dim`, one after the other in one buffer: its bits.
+template <class Dev>
+std::vector<std::byte> norms(Dev& dev, std::size_t dim, const std::vector<float>& x) {
+  const std::size_t n = 6 * dim;
+  std::vector<float> host(4 * n + n + dim + 5 * dim);  // four results, gates, weights, the table of rotations
+  for (std::size_t part = 0; part < 5; ++part) std::copy(x.begin(), x.begin() + n, host.begin() + part * n);
+  std::copy(x.begin(), x.begin() + 6 * dim, host.begin() + 5 * n);
+  const std::int32_t pos = 1;
+  auto buffer = check(dev.alloc(host.size() * 4 + 4));
+  check(dev.upload(buffer.data(), reinterpret_cast<const std::byte*>(host.data()), host.size() * 4));
+  check(dev.upload(buffer.data() + host.size() * 4, reinterpret_cast<const std::byte*>(&pos), 4));
+  auto* f = reinterpret_cast<float*>(buffer.data());
+  const float* z = f + 4 * n;
+  const float* w = f + 5 * n;
+  const tiny::RopeView rope{w + dim, 5, dim / 2 / 2 * 2};  // positions 1, 2, 3 of 5
+  const auto* pos_d = reinterpret_cast<const std::int32_t*>(f + host.size());
+  check(memra::launch(dev, "rms", {6, 1, 1}, tiny::RmsNormBody{z, w, f, dim, 1e-6F}));
+  check(memra::launch(dev, "rope", {3, 2, 1},
+                      tiny::HeadNormRopeBody{z, 2 * dim, dim, w, f + n, 2, dim, 1e-6F, rope, pos_d}));
+  check(memra::launch(dev, "l2", {3, 2, 1}, tiny::L2NormBody{f + 2 * n, 2 * dim, dim}));
+  check(memra::launch(dev, "gated", {3, 2, 1}, tiny::GatedRmsNormBody{f + 3 * n, w, z, 2, dim, 1e-6F}));
+  std::vector<std::byte> out(4 * n * 4);
+  check(dev.download(out.data(), buffer.data(), out.size()));
+  return out;
+}
+
+TEST_CASE("a block of threads normalises a vector to the host's bits", "[engine][sanitize]") {
+  CudaDev dev = memra_test::make_cuda();
+  memra::HostDev host;
+  memra_test::Rng rng(3);
+  for (const std::size_t dim : {1, 4, 15, 16, 17, 100, 128, 1000, 1024, 1040, 2560, 4099}) {
+    std::vector<float> x = rng.vector(6 * dim, 3.0F);
+    const auto want = norms(host, dim, x);
+    INFO("vectors of " << dim);
+    REQUIRE((norms(dev, dim, x) == want));
+    x[dim / 2] += 0.25F;
+    REQUIRE_FALSE((norms(dev, dim, x) == want));
+  }
 }
 
 // The tolerances are the host's: logits within 2e-4, taps and states within 2e-5 (golden.hpp).
