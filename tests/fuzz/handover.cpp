@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t prelude_bytes = HandoverHeader::prelude_bytes;
   std::size_t header_bytes = stream.size() - std::min(stream.size(), prelude_bytes);
   if (data[0] % 2 != 0 && stream.size() >= prelude_bytes) {
-    header_bytes = std::min<std::size_t>(header_bytes, data[0] / 2 * std::size_t{8} + 4);
+    header_bytes = std::min<std::size_t>(header_bytes, data[0] / 2 * std::size_t{4});
     const std::span<const std::byte> header(stream.data() + prelude_bytes, header_bytes);
     const std::uint64_t numbers[2] = {header_bytes, memra::detail::checksum(header)};
     std::memcpy(stream.data() + 16, numbers, sizeof numbers);

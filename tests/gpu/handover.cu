@@ -82,4 +82,23 @@ TEST_CASE("checksums on the GPU are the host's for every length and place", "[ha
   REQUIRE_FALSE((memra::check(memra::detail::checksums<CudaDev>(Pieces(pieces))) == want));
 }
 
+TEST_CASE("checksum, GB/s", "[.handover_bench]") {
+  CudaDev dev = make_cuda();
+  const std::size_t n = std::size_t{1} << 30;
+  auto there = memra::check(dev.alloc(n));
+  memra::check(dev.fill(there.data(), std::byte{0x5C}, n));
+  const std::vector<memra::detail::PlacedPiece<CudaDev>> pieces = {{&dev, there.data(), n, 0, "x"}};
+  std::vector<std::byte> host(std::size_t{1} << 20, std::byte{0x5C});
+  std::uint64_t want = 0;
+  for (std::size_t at = 0; at < n; at += host.size()) want += memra::detail::checksum(host, at / 8);
+  for (int i = 0; i < 6; ++i) {
+    memra::check(dev.synchronize());
+    const auto start = std::chrono::steady_clock::now();
+    const auto sums = memra::check(memra::detail::checksums<CudaDev>(std::span(pieces)));
+    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    REQUIRE(sums[0] == want);
+    std::printf("checksum of 1 GiB: %.3f ms, %.1f GB/s\n", 1000 * s, static_cast<double>(n) / s / 1e9);
+  }
+}
+
 }  // namespace handover_on_gpu
