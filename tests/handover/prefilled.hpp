@@ -106,7 +106,7 @@ std::string wrong_with(memra::HandedOver<Dev>& got, const memra::ModelConfig& cf
   }
   if (got.tail.has_value() != with_tail) return "the tail";
   if (got.tail) {
-    auto kv = memra::DflashKv<Dev>::from_tail(*got.tail->dev, drafter(), ctx_there, *got.tail);
+    auto kv = memra::DflashKv<Dev>::from_tail(*got.tail->dev, drafter(), rows + 8, *got.tail);
     if (!kv || kv->len() != rows) return "the tail's shape";
     const std::size_t width = drafter().n_kv * drafter().head_dim;
     for (std::size_t l = 0; l < drafter().n_layer; ++l) {
