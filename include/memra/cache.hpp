@@ -94,18 +94,21 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// Device: stage `s`'s mirror of pos, on the stage's device; nullptr for a stage there is not.
   const std::int32_t* pos_d(std::size_t s) const noexcept { return s < n_stages() ? core_->stages[s].pos_d : nullptr; }
 
-  /// Attention state of layer `il`, nullopt where it has none.
+  /// Attention state of layer `il`, or of the layer it shares with; nullopt where it has none.
   std::optional<KvLayer> kv(std::size_t il, std::size_t nth = 0) const noexcept {
-    const auto* c = core_ ? core_->template find<detail::KvComponent>(il, nth) : nullptr;
+    const auto* c = core_ ? core_->attention(il, nth).rows : nullptr;
     if (c == nullptr) return std::nullopt;
-    return KvLayer{c->spec, c->k, c->v, core_->len, core_->stages[stage_of(il)].pos_d};
+    return KvLayer{
+        c->spec,          core_->shown(*c, c->k), core_->shown(*c, c->v), core_->len, core_->stages[stage_of(il)].pos_d,
+        core_->oldest(*c)};
   }
 
   /// Recurrent state of layer `il`, nullopt where it has none. Rounds of planes change which address is current.
   std::optional<RecurLayer> recur(std::size_t il, std::size_t nth = 0) const noexcept {
-    const auto* c = core_ ? core_->template find<detail::RecurComponent>(il, nth) : nullptr;
+    const auto* c = core_ ? core_->recurrent(il, nth) : nullptr;
     if (c == nullptr) return std::nullopt;
-    return RecurLayer{c->spec, c->conv, c->view({}, c->round).plane(core_->plane), core_->pos};
+    const StateElems ssm = c->view({}, c->round).plane_state(core_->plane);
+    return RecurLayer{c->spec, c->conv.f32, ssm.f32, core_->pos, c->conv.data(), ssm.data()};
   }
 
   // --- decoding ---
@@ -184,7 +187,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// rows; one armed beyond the new pos, or whose rows end before it, is armed again at it, empty.
   ///
   /// @return bad_argument for another cache's snapshot or an accept beyond the rows committed since and not given up;
-  ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
+  ///         bad_state for a stale or half-written snapshot, or if a ring no longer holds the window there: nothing
+  ///         moved. A device failure taints; the same rollback may be repeated
   Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept) noexcept {
     if (!core_) return moved_from("rollback");
     if (Status s = snap.usable_for(*core_->lineage, "rollback"); !s) return s;
@@ -197,17 +201,19 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
                              "accept %zu, but %zu rows are committed since the snapshot at position %zu", accept,
                              c.len - at, at);
     }
+    const std::size_t pos = c.has_recurrent ? at : at + accept;
+    if (Status s = c.windows_held("rollback", pos); !s) return s;
     detail::TaintScope<Dev> taint(c);
     for (std::size_t d = 0; d < c.devices.size(); ++d) {
       auto& state = c.devices[d].state;
       if (state.bytes() == 0) continue;
       if (Status s = c.devices[d].dev->copy(state.data(), snap.state_[d].data(), state.bytes()); !s) return s;
     }
-    const std::size_t pos = c.has_recurrent ? at : at + accept;
     if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
+    if (pos == 0) c.high = 0;  // no row is needed: rings start again
     c.cut(c.len);
     // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
     // (back by one snapshot, forward again by a later one): it starts again here.
@@ -231,6 +237,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     c.ahead = false;
     c.pos = 0;
     c.len = 0;
+    c.high = 0;
+    c.restored = 0;
     c.cut(0);
     c.parked_valid = false;
     if (c.taps) c.taps->arm(0);
@@ -300,14 +308,16 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   const DflashTapSink<Dev>* dflash_taps() const noexcept { return core_ && core_->taps ? &*core_->taps : nullptr; }
 
   /// Publishes the prompt that ends at `snap`: rows [0, snap.pos) of the live cache, conv and ssm of the snapshot, and
-  /// the logits if they are parked there. The cache may have moved on since; its own state is not touched.
-  /// @return as rollback for the snapshot; bad_argument at position 0; out_of_memory; device_failure
+  /// the logits if they are parked there. The cache may have moved on since; its own state is not touched. Of a ring it
+  /// takes the rows of the window that ends there.
+  /// @return as rollback for the snapshot and for rings; bad_argument at position 0; out_of_memory; device_failure
   Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
     if (Status s = usable("export_prefix"); !s) return s;
     if (Status s = snap.usable_for(*core_->lineage, "export_prefix"); !s) return s;
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
+    if (Status s = core_->windows_held("export_prefix", snap.record_->pos); !s) return s;
     return detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
   }
 

@@ -45,7 +45,7 @@ const std::byte* slab_address(const Cache<Dev>& cache, std::size_t device, SlabK
     const auto& states = cache.config().layers[p.layer].states;
     std::size_t nth = 0;  // among the recurrent states, as recur() counts
     for (std::size_t i = 0; i < p.state; ++i) nth += std::holds_alternative<RecurrentSpec>(states[i]) ? 1 : 0;
-    return reinterpret_cast<const std::byte*>(cache.recur(p.layer, nth)->conv) - p.offset;
+    return cache.recur(p.layer, nth)->conv_data - p.offset;
   }
   return nullptr;
 }

@@ -37,6 +37,7 @@ struct RoundCommit {
   std::int32_t capacity = 0;
   std::int32_t n_planes = 1;
   RoundMode mode = RoundMode::none;
+  bool plain = true;  ///< every layer is RecurView::plain(): kernels that know no other may run
 
   MEMRA_HD std::int32_t asked() const noexcept { return accept_d != nullptr ? *accept_d : accept; }
   MEMRA_HD std::int32_t accepted() const noexcept {

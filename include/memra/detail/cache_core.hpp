@@ -65,6 +65,11 @@ struct CacheCore {
   bool ahead = false;           ///< the device may know better: pos, plane and generation are those of catch_up
   std::size_t pos_bound = 0;    ///< while ahead: pos is at most this
 
+  // What rings still hold: row r of one of R rows, if it was written at all, is there while r + R >= high.
+  std::size_t high = 0;      ///< rows at or beyond were not written since the last reset, as far as the host knows
+  std::size_t longest = 0;   ///< most rows of a step or round so far: kernels wrote no further beyond a position
+  std::size_t restored = 0;  ///< a prefix brought rows up to here, in rings only what the window there needs
+
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
   std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
@@ -101,6 +106,7 @@ struct CacheCore {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows at position %zu; %zu fit below max_ctx %zu",
                              rows, bound(), plan.max_ctx - bound(), plan.max_ctx);
     }
+    if (Status s = fits_rings(call, rows); !s) return s;
     if (step_open && has_recurrent) {
       return refuse(ErrorKind::bad_state,
                     "a step is open and may have moved recurrent state; advance, roll back or reset first");
@@ -119,6 +125,7 @@ struct CacheCore {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; expected 1 to max_ctx %zu", rows,
                              plan.max_ctx);
     }
+    if (Status s = fits_rings(call, rows); !s) return s;
     if (taps || (step_open && has_recurrent)) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
@@ -139,6 +146,56 @@ struct CacheCore {
     step_rows = rows;
     step_written = 0;
     step_bound = bound;
+    longest = std::max(longest, rows);
+    wrote_to(pos);
+  }
+
+  /// Kernels may have written `longest` rows from `at` on.
+  void wrote_to(std::size_t at) noexcept { high = std::max(high, std::min(at + longest, plan.max_ctx)); }
+
+  /// The oldest row that planes of this state still hold.
+  std::size_t oldest(const KvComponent& c) const noexcept {
+    if (c.spec.ring_slack == 0) return 0;
+    const std::size_t rows = c.k.phys_rows();
+    const std::size_t wrapped = c.k.ring && high > rows ? high - rows : 0;
+    return std::max(wrapped, first_needed(c.spec, restored));
+  }
+
+  /// The first row that a query at `at` sees of a ring.
+  static std::size_t first_needed(const AttentionSpec& a, std::size_t at) noexcept {
+    return at - std::min(at, a.window - 1);
+  }
+
+  /// Refuses a position whose windows reach below what a ring still holds.
+  Status windows_held(const char* call, std::size_t at) const noexcept {
+    for (std::size_t il = 0; il < layers.size(); ++il) {
+      for (const Component& component : layers[il]) {
+        const auto* c = std::get_if<KvComponent>(&component);
+        if (c == nullptr || c->spec.ring_slack == 0) continue;
+        const std::size_t need = first_needed(c->spec, at);
+        if (need == at || need >= oldest(*c)) continue;
+        return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                               "position %zu needs rows from %zu on, but the ring of layer %zu holds them from %zu on: "
+                               "it was taken back too far, or too late",
+                               at, need, il, oldest(*c));
+      }
+    }
+    return {};
+  }
+
+  Status fits_rings(const char* call, std::size_t rows) const noexcept {
+    if (rows <= plan.max_rows) return {};
+    return Status::failure(
+        ErrorKind::bad_argument, call, 0, 0,
+        "%zu rows, but the smallest ring takes %zu in a call; use pieces, or give it more ring_slack", rows,
+        plan.max_rows);
+  }
+
+  /// The view of a plane that is handed out: a ring says what it still holds.
+  PlaneView shown(const KvComponent& c, const PlaneView& plane) const noexcept {
+    PlaneView p = plane;
+    if (p.ring) p.base = oldest(c);
+    return p;
   }
 
   /// The open step may be committed: there is one, it is no round's, and every layer was written.
@@ -156,16 +213,31 @@ struct CacheCore {
     if (taps) taps->commit(now);
   }
 
-  /// The `nth` component of kind C of layer `il`, or nullptr.
-  template <class C>
-  C* find(std::size_t il, std::size_t nth) noexcept {
+  /// The `nth` recurrent state of layer `il`, or nullptr.
+  RecurComponent* recurrent(std::size_t il, std::size_t nth) noexcept {
     if (il >= layers.size()) return nullptr;
     for (Component& c : layers[il]) {
-      if (C* hit = std::get_if<C>(&c)) {
-        if (nth-- == 0) return hit;
-      }
+      RecurComponent* hit = std::get_if<RecurComponent>(&c);
+      if (hit != nullptr && nth-- == 0) return hit;
     }
     return nullptr;
+  }
+
+  /// The `nth` attention state of layer `il`, shared ones counted: what owns the rows, and whether that is the layer
+  /// itself. No owner: there is no such state.
+  struct Attention {
+    const KvComponent* rows = nullptr;
+    bool owned = false;
+  };
+  Attention attention(std::size_t il, std::size_t nth) const noexcept {
+    if (il >= layers.size()) return {};
+    for (const Component& c : layers[il]) {
+      if (std::holds_alternative<RecurComponent>(c) || nth-- != 0) continue;
+      if (const auto* own = std::get_if<KvComponent>(&c)) return {own, true};
+      const SharedKvSpec& shared = std::get<SharedKvComponent>(c).spec;
+      return {attention(shared.donor, shared.nth).rows, false};
+    }
+    return {};
   }
 
   /// Overwrites every stage's pos_d in place.
@@ -207,7 +279,10 @@ struct CacheCore {
   Status unwritten(const char* call) const noexcept {
     std::size_t il = 0;
     while (il < layers.size() && std::all_of(layers[il].begin(), layers[il].end(), [&](const Component& c) {
-             return std::visit([](const auto& kind) { return kind.written_in; }, c) == step_id;
+             return std::visit(Overloaded{[&](const KvComponent& k) { return k.written_in == step_id; },
+                                          [&](const RecurComponent& r) { return r.written_in == step_id; },
+                                          [](const SharedKvComponent&) { return true; }},
+                               c);
            })) {
       ++il;
     }
@@ -237,29 +312,43 @@ class TaintScope {
   CacheCore<Dev>* core_;
 };
 
-/// Where a recurrent component keeps the address of a plane of this kind.
-inline float*& place(RecurComponent& c, PlaneKind kind) noexcept {
+/// Notes where a plane of this kind is. The rest of what a plane may be belongs to attention.
+inline void place(RecurComponent& c, PlaneKind kind, std::byte* at) noexcept {
+  auto* f32 = reinterpret_cast<float*>(at);
+  auto* bits = reinterpret_cast<std::uint16_t*>(at);
+  const auto elems = [&](Format f) {
+    return f == Format::f32 ? StateElems{f32, nullptr, f} : StateElems{nullptr, bits, f};
+  };
   switch (kind) {
     case PlaneKind::conv:
-      return c.conv;
+      c.conv = elems(c.spec.conv_format);
+      return;
     case PlaneKind::ssm:
-      return c.ssm;
-    case PlaneKind::round_planes:
-      return c.round.planes;
-    case PlaneKind::round_conv:
-      return c.round.conv_rows;
-    case PlaneKind::round_k:
-      return c.round.k;
-    case PlaneKind::round_u:
-      return c.round.u;
-    case PlaneKind::round_decay:
-      return c.round.decay;
+      c.ssm = elems(c.spec.ssm_format);
+      return;
     case PlaneKind::ssm_alt:
+      c.ssm_alt = elems(c.spec.ssm_format);
+      return;
+    case PlaneKind::round_planes:
+      c.round.planes = elems(c.spec.ssm_format).f32;
+      c.round.planes16 = elems(c.spec.ssm_format).bits;
+      return;
+    case PlaneKind::round_conv:
+      c.round.conv_rows = f32;
+      return;
+    case PlaneKind::round_k:
+      c.round.k = f32;
+      return;
+    case PlaneKind::round_u:
+      c.round.u = f32;
+      return;
+    case PlaneKind::round_decay:
+      c.round.decay = f32;
+      return;
     case PlaneKind::k:
     case PlaneKind::v:
-      break;
+      return;
   }
-  return c.ssm_alt;
 }
 
 /// Takes the components' addresses from the plan.
@@ -268,23 +357,24 @@ void place_components(CacheCore<Dev>& core) {
   core.layers.resize(core.config.layers.size());
   for (std::size_t il = 0; il < core.layers.size(); ++il) {
     for (const StateSpec& spec : core.config.layers[il].states) {
-      core.layers[il].push_back(std::visit(Overloaded{[](const AttentionSpec& a) -> Component {
-                                                        return KvComponent{a, {}, {}, 0};
-                                                      },
-                                                      [](const RecurrentSpec& r) -> Component {
-                                                        return RecurComponent{r, nullptr, nullptr, nullptr, 0, {}};
-                                                      }},
-                                           spec));
+      core.layers[il].push_back(std::visit(
+          Overloaded{[](const AttentionSpec& a) -> Component {
+                       return KvComponent{a, {}, {}, 0};
+                     },
+                     [](const SharedKvSpec& s) -> Component { return SharedKvComponent{s}; },
+                     [](const RecurrentSpec& r) -> Component { return RecurComponent{r, {}, {}, {}, 0, {}}; }},
+          spec));
       core.has_recurrent = core.has_recurrent || std::holds_alternative<RecurrentSpec>(spec);
-      ++core.n_components;
+      core.n_components += std::holds_alternative<SharedKvSpec>(spec) ? 0 : 1;
     }
   }
   for (const PlanePlan& p : core.plan.planes) {
     std::byte* at = core.devices[p.device].slab(p.slab) + p.offset;
     std::visit(Overloaded{[&](KvComponent& c) {
-                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};
+                            const bool ring = p.shape.rows < core.plan.max_ctx;
+                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, ring};
                           },
-                          [&](RecurComponent& c) { place(c, p.kind) = reinterpret_cast<float*>(at); }},
+                          [](SharedKvComponent&) {}, [&](RecurComponent& c) { place(c, p.kind, at); }},
                core.layers[p.layer][p.state]);
   }
   for (std::size_t s = 0; s < core.plan.stages.size(); ++s) {

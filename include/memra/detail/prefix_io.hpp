@@ -1,6 +1,7 @@
 // Copies between a cache and a prefix, plane by plane, through the one description of layouts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
@@ -15,21 +16,43 @@
 
 namespace memra::detail {
 
-/// Copies rows [0, n) of a K or V plane, or a whole state plane, between two plans of one model.
+/// A plane of a plan and the memory it is in.
 template <class Dev>
-Status copy_plane(const PlanePlan& to, Dev& to_dev, std::byte* dst, const PlanePlan& from, Dev& from_dev,
-                  const std::byte* src, std::size_t n) {
-  if (to.slab != SlabKind::rows) return copy_between(to_dev, dst, from_dev, src, to.payload);
-  const Segments dst_runs = segments(to.shape, 0, n);
-  const Segments src_runs = segments(from.shape, 0, n);
-  for (std::size_t i = 0; i < dst_runs.count; ++i) {
-    if (Status s = copy_between(to_dev, dst + dst_runs.run[i].offset, from_dev, src + src_runs.run[i].offset,
-                                dst_runs.run[i].bytes);
-        !s) {
-      return s;
+struct PlacedPlane {
+  const PlanePlan* plan;
+  Dev* dev;
+  std::byte* data;
+  bool ring;  ///< row r is physical row r mod shape.rows
+};
+
+/// Copies stream rows [first, n) of a K or V plane, or a whole state plane, between two plans of one model.
+template <class Dev>
+Status copy_plane(const PlacedPlane<Dev>& to, const PlacedPlane<Dev>& from, std::size_t first, std::size_t n) {
+  if (to.plan->slab != SlabKind::rows) return copy_between(*to.dev, to.data, *from.dev, from.data, to.plan->payload);
+  const auto phys = [](const PlacedPlane<Dev>& p, std::size_t row) { return p.ring ? row % p.plan->shape.rows : row; };
+  while (first < n) {
+    // Up to where one of them starts again at its first physical row.
+    const std::size_t dst_row = phys(to, first);
+    const std::size_t src_row = phys(from, first);
+    const std::size_t rows = std::min({n - first, to.plan->shape.rows - dst_row, from.plan->shape.rows - src_row});
+    const Segments dst = segments(to.plan->shape, dst_row, rows);
+    const Segments src = segments(from.plan->shape, src_row, rows);
+    for (std::size_t i = 0; i < dst.count; ++i) {
+      if (Status s = copy_between(*to.dev, to.data + dst.run[i].offset, *from.dev, from.data + src.run[i].offset,
+                                  dst.run[i].bytes);
+          !s) {
+        return s;
+      }
     }
+    first += rows;
   }
   return {};
+}
+
+/// The first row that a prefix of `n` rows holds of a plane: the window of the next token, where a ring keeps no more.
+inline std::size_t first_kept(const ModelConfig& cfg, const PlanePlan& p, std::size_t n) {
+  const auto* a = std::get_if<AttentionSpec>(&cfg.layers[p.layer].states[p.state]);
+  return a == nullptr || a->ring_slack == 0 ? 0 : n - std::min(n, a->window - 1);
 }
 
 /// The planes that a prefix holds: all but second buffers, which carry nothing from step to step.
@@ -45,7 +68,12 @@ inline std::vector<const PlanePlan*> kept_planes(const Plan& plan) {
 inline std::vector<LayerSpec> meaning(std::vector<LayerSpec> layers) {
   for (LayerSpec& layer : layers) {
     for (StateSpec& state : layer.states) {
-      std::visit(Overloaded{[](AttentionSpec& a) { a.n_heads = 0; }, [](RecurrentSpec& r) { r.second_buffer = false; }},
+      std::visit(Overloaded{[](AttentionSpec& a) {
+                              a.n_heads = 0;
+                              a.ring_slack = a.ring_slack == 0 ? 0 : 1;
+                              if (a.v_in_k) a.v_format = a.k_format;
+                            },
+                            [](SharedKvSpec& s) { s.n_heads = 0; }, [](RecurrentSpec& r) { r.second_buffer = false; }},
                  state);
     }
   }
@@ -104,11 +132,10 @@ struct PrefixIo {
       if (from.slab != SlabKind::rows) continue;
       const PlanePlan& to = prefix.plan_.planes[i];
       Dev& dev = *core.devices[from.device].dev;
-      if (Status s = copy_plane(to, dev, prefix.devices_[to.device].rows->data() + to.offset, from, dev,
-                                core.devices[from.device].rows.data() + from.offset, n);
-          !s) {
-        return s;
-      }
+      const PlacedPlane<Dev> live{&from, &dev, core.devices[from.device].rows.data() + from.offset,
+                                  from.shape.rows < core.plan.max_ctx};
+      const PlacedPlane<Dev> kept{&to, &dev, prefix.devices_[to.device].rows->data() + to.offset, to.shape.rows < n};
+      if (Status s = copy_plane(kept, live, first_kept(core.config, from, n), n); !s) return s;
     }
     if (core.parked_valid && core.parked_pos == n) {
       Dev& dev = *core.devices[core.stages.back().device].dev;
@@ -146,16 +173,17 @@ struct PrefixIo {
       const PlanePlan& p = *to[i];
       const PlanePlan& q = *held[i];
       const auto& source = prefix.devices_[q.device];
-      const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
       auto& target = core.devices[p.device];
-      if (Status s = copy_plane(p, *target.dev, target.slab(p.slab) + p.offset, q, *source.dev, from + q.offset, n);
-          !s) {
-        return s;
-      }
+      std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
+      const PlacedPlane<Dev> kept{&q, source.dev, from + q.offset, q.shape.rows < n};
+      const PlacedPlane<Dev> live{&p, target.dev, target.slab(p.slab) + p.offset, p.shape.rows < core.plan.max_ctx};
+      if (Status s = copy_plane(live, kept, first_kept(core.config, p, n), n); !s) return s;
     }
     if (Status s = core.store_pos(n); !s) return s;
     core.pos = n;
     core.len = n;
+    core.high = n;
+    core.restored = n;
     if (!prefix.logits_) return {};
     Dev& dev = *core.devices[core.stages.back().device].dev;
     auto logits = dev.alloc(prefix.logits_->size());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memra/detail/cache_core.hpp>
 #include <memra/error.hpp>
+#include <memra/format.hpp>
 #include <memra/layers.hpp>
 #include <memra/round_views.hpp>
 #include <memra/views.hpp>
@@ -64,6 +65,7 @@ Status place_rounds(CacheCore<Dev>& core) {
         table.push_back(c->view({nullptr, paid.rows, 0, 0}, c->round));
         commit.conv_dim = std::max(commit.conv_dim, table.back().conv_dim());
         commit.heads = std::max(commit.heads, table.back().n_v_heads);
+        commit.plain = commit.plain && table.back().plain();
       }
     }
     commit.n_layers = table.size();
@@ -84,9 +86,8 @@ Status land(CacheCore<Dev>& core) noexcept {
   if (core.plane == 0) return {};
   const Status copied = each_recurrent_state(core, [&](Dev& dev, RecurComponent& c) {
     const RecurView r = c.view({}, c.round);
-    const std::size_t bytes = r.n_v_heads * r.d_v * r.d_k * sizeof(float);
-    return dev.copy(reinterpret_cast<std::byte*>(c.ssm), reinterpret_cast<const std::byte*>(r.plane(core.plane)),
-                    bytes);
+    const std::size_t bytes = row_bytes(r.ssm_format, r.ssm_elems());
+    return bytes == 0 ? Status() : dev.copy(c.ssm.data(), r.plane_state(core.plane).data(), bytes);
   });
   if (!copied) return copied;
   TaintScope<Dev> taint(core);
@@ -105,6 +106,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   bool agree = true;
   bool ran_out = false;
   std::int32_t status = 0;
+  std::size_t furthest = 0;
   for (std::size_t s = 0; s < core.stages.size(); ++s) {
     const auto& stage = core.stages[s];
     Dev& dev = *core.devices[stage.device].dev;
@@ -121,6 +123,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
     const std::int32_t reached = now < 0 ? ~now : now;
     agree = agree && (s == 0 || (reached == pos && (now < 0) == ran_out)) && w.plane == words.plane &&
             w.generation == words.generation;
+    furthest = std::max(furthest, static_cast<std::size_t>(reached));
     ran_out = ran_out || now < 0;
     status |= w.status;
     pos = s == 0 ? reached : std::min(pos, reached);  // what every stage has passed is committed
@@ -129,6 +132,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.plane = static_cast<std::size_t>(words.plane);
   core.generation = words.generation;
   const bool was_open = core.step_open;
+  core.wrote_to(furthest);
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
   if (agree && status == 0 && !ran_out) return {};
