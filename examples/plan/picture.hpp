@@ -169,6 +169,7 @@ inline std::string picture(const Request& r, const Figures& f) {
   if (with_budget) {
     p.line(Picture::left, p.y(budget), Picture::width - Picture::right, p.y(budget),
            "stroke=\"#b00020\" stroke-width=\"1.5\"");
+    p.text(Picture::left + 6, p.y(budget) - 5, "start", in_units(sum) + " to fit in", " fill=\"#b00020\"");
   }
   mark(r.ctx, thousands(r.ctx) + " tokens: " + in_units(f.total_bytes), Picture::top + 12);
   if (fits != 0 && fits <= most) mark(fits, thousands(fits) + " tokens fit", Picture::top + 30);

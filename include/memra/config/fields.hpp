@@ -40,9 +40,11 @@ class Fields {
     const auto it = object_->find(name);
     return it != object_->end() && it->is_null();
   }
+  /// There, and neither null nor switched off (false, 0).
+  bool says_something(const char* name) const { return present(name) && at(name) != false && at(name) != 0; }
   /// Whether anything asked for the field: one that matters and that nobody asked for was not understood.
   bool was_read(std::string_view name) const { return std::find(read_.begin(), read_.end(), name) != read_.end(); }
-  /// @pre has(name)
+  /// @pre present(name)
   const Json& at(const char* name) const { return *object_->find(name); }
   const char* what() const { return what_; }
   std::string named(const char* name) const { return "field " + prefix_ + name; }

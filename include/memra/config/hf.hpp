@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memra/config/fields.hpp>
 #include <memra/config/hf_attention.hpp>
+#include <memra/config/hf_gemma.hpp>
 #include <memra/config/hf_latent.hpp>
 #include <memra/config/hf_recurrent.hpp>
 #include <memra/config/json.hpp>
@@ -273,8 +274,7 @@ inline Result<Model> parse_hf_config(std::string_view text, const Storage& stora
   m.state.n_vocab = f.size("vocab_size", 0, most_dim, 0);
   m.max_positions = f.size({"max_position_embeddings", "model_max_length"}, 0, most_positions, 0);
   for (const char* name : hf_state_fields) {
-    // What is switched off says nothing.
-    if (f.was_read(name) || !f.present(name) || f.at(name) == false || f.at(name) == 0) continue;
+    if (f.was_read(name) || !f.says_something(name)) continue;
     f.fail(f.named(name) + " is " + Fields::shown(f.at(name)) + ", which " + in_quotes(m.family) +
            " models are not known to use; expected it to be absent");
   }

@@ -96,6 +96,12 @@ inline HfWindows hf_windows(Fields& f, const HfAttention& family, std::size_t n_
   const std::size_t first =
       family.windows == Windows::from_layer ? f.size("max_window_layers", 0, most_positions, 28) : 0;
   w.window = on ? stated : 0;
+  // An encoder's window is another one.
+  if (f.has("use_bidirectional_attention") &&
+      (f.at("use_bidirectional_attention") == true || f.at("use_bidirectional_attention") == "all")) {
+    f.fail("field use_bidirectional_attention is " + Fields::shown(f.at("use_bidirectional_attention")) +
+           "; expected a causal model");
+  }
   if (has_list) {  // a list wins over every rule
     w.kinds = named_kinds(f, "layer_types", n_layers, {LayerKind::full, LayerKind::sliding});
     if (f.has("sliding_window_pattern")) f.size("sliding_window_pattern", 1, most_layers);
@@ -143,45 +149,6 @@ inline void read_attention(Fields& f, const Storage& s, const HfAttention& famil
     n_mtp += f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
   }
   add_mtp(out, n_mtp, full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
-}
-
-/// Gemma 3n and 4: global layers with heads of their own, and last layers that borrow the K and V of earlier ones.
-inline void read_gemma(Fields& f, const Storage& s, bool is_4, ModelConfig& out) {
-  const HfAttention family = {.windows = Windows::pattern, .window = 512, .interval = is_4 ? 6U : 5U};
-  const HfHeads h = hf_heads(f, 256, 8, is_4 ? 4 : 2);
-  const HfWindows w = hf_windows(f, family, h.n_layers);
-  const std::size_t shared = f.size("num_kv_shared_layers", 0, h.n_layers, is_4 ? 0 : 15);
-  std::size_t global_dim = h.head_dim;
-  std::size_t global_kv = h.n_kv_heads;
-  if (is_4) {
-    global_dim = f.size("global_head_dim", 1, most_head_dim, 512);
-    const std::size_t stated = f.size("num_global_key_value_heads", 1, most_heads, h.n_kv_heads);
-    // The projection of V is K's in such layers; their V plane is still their own.
-    if (f.boolean("attention_k_eq_v", false)) global_kv = stated;
-    check_groups(f, "num_attention_heads", h.n_heads, "num_global_key_value_heads", global_kv);
-    if (!w.kinds.empty() && w.kinds.back() != LayerKind::full) {
-      f.fail("field layer_types ends with a sliding layer; expected full_attention for the last one");
-    }
-  }
-  if (!f.status().ok()) return;
-  const std::size_t own = h.n_layers - shared;
-  for (std::size_t il = 0; il < h.n_layers; ++il) {
-    const bool sliding = w.kinds[il] == LayerKind::sliding;
-    if (il < own) {
-      const AttentionSpec a = sliding ? attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim, w.window)
-                                      : attention(s, h.n_heads, global_kv, global_dim, global_dim);
-      out.layers.push_back(full_attention(a));
-      continue;
-    }
-    std::size_t donor = own;
-    while (donor != 0 && w.kinds[donor - 1] != w.kinds[il]) --donor;
-    if (donor == 0) {
-      return f.fail("field num_kv_shared_layers is " + std::to_string(shared) + ": layer " + std::to_string(il) +
-                    " borrows from the last layer of its kind before layer " + std::to_string(own) +
-                    ", and there is none");
-    }
-    out.layers.push_back(shared_attention(donor - 1, h.n_heads));
-  }
 }
 
 /// Llama 4: chunked layers see the tokens since their chunk began, so a ring of a chunk's rows holds all they need.
@@ -263,7 +230,7 @@ inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
         kv = std::max<std::size_t>(n_heads / group, 1);
       }
       for (const char* name : {"window_length", "num_sink_tokens", "sparsify"}) {
-        if (a.has(name)) a.fail(a.named(name) + " is " + Fields::shown(a.at(name)) + "; expected null");
+        if (a.says_something(name)) a.fail(a.named(name) + " is " + Fields::shown(a.at(name)) + "; expected null");
       }
       out.layers.push_back(full_attention(attention(s, n_heads, kv, head_dim, head_dim)));
     }
