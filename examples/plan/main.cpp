@@ -25,23 +25,21 @@ void write_file(const std::string& path, const std::string& text) {
 int run(const planner::Flags& flags) {
   const planner::Request request = planner::read_request(flags);
   const planner::Figures figures = planner::figures(request);
+  planner::Verdict verdict = {true, ""};
+  if (flags.verify) verdict = planner::verify(request, figures);
   if (!flags.svg.empty()) write_file(flags.svg, planner::picture(request, figures));
-  if (!flags.json) planner::print_report(request, figures);
-  bool verified = true;
-  if (flags.verify) {
-    if (!flags.json) std::printf("\n");
-    std::fflush(stdout);
-    verified = planner::verify(request, figures, flags.json ? stderr : stdout);
-  }
   if (flags.json) {
     planner::OrderedJson json = planner::json_report(request, figures);
-    if (flags.verify) json["verified"] = verified;
+    if (flags.verify) json["verified"] = verdict.equal;
     std::printf("%s\n", json.dump(2).c_str());
+  } else {
+    planner::print_report(request, figures);
+    if (flags.verify) std::printf("\n%s\n", verdict.words.c_str());
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     planner::refuse("could not write all of the standard output");
   }
-  return verified ? 0 : 1;
+  return verdict.equal ? 0 : 1;
 }
 
 }  // namespace

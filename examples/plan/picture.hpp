@@ -135,7 +135,8 @@ inline std::string picture(const Request& r, const Figures& f) {
       tops[s + 1][i] = tops[s][i] + static_cast<double>(bytes[s]) * static_cast<double>(r.sequences) / gib;
     }
   }
-  const double budget = static_cast<double>(std::accumulate(r.budgets.begin(), r.budgets.end(), std::size_t{0})) / gib;
+  const std::size_t sum = std::accumulate(r.budgets.begin(), r.budgets.end(), std::size_t{0});
+  const double budget = static_cast<double>(sum) / gib;
   const double top = tops[n].back();
   const bool with_budget = budget > 0 && budget < 3 * top;
   const double step_y = round_step(std::max(top, with_budget ? budget : 0.0) / 6);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <memra/cache.hpp>
@@ -30,8 +29,13 @@ inline std::size_t available_bytes() {
   return static_cast<std::size_t>(-1);
 }
 
-/// @return whether allocated equals planned, for one sequence; the sentence goes to `out`
-inline bool verify(const Request& r, const Figures& f, std::FILE* out) {
+struct Verdict {
+  bool equal = false;
+  std::string words;
+};
+
+/// Allocates the caches of one sequence.
+inline Verdict verify(const Request& r, const Figures& f) {
   using Dev = memra::CountingDev<memra::HostDev>;
   const std::size_t available = available_bytes();
   if (f.sequence_bytes > available / 10 * 9) {
@@ -48,20 +52,21 @@ inline bool verify(const Request& r, const Figures& f, std::FILE* out) {
       memra::Cache<Dev>::create_ppn(stages, r.placement.fence, r.model.state, r.ctx, {.rounds = r.rounds}));
   std::vector<memra::DflashKv<Dev>> drafts;
   if (r.draft) drafts.push_back(memra::check(memra::DflashKv<Dev>::create(*stages.back(), *r.draft, r.ctx)));
-  bool same = true;
+  Verdict v;
+  v.equal = true;
   std::size_t sum = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const std::size_t allocated = stages[s]->counters().live_bytes;
     sum += allocated;
-    if (allocated != f.stages[s].bytes) {
-      same = false;
-      std::fprintf(out, "verify: stage %zu allocated %s bytes, planned %s\n", s, thousands(allocated).c_str(),
-                   thousands(f.stages[s].bytes).c_str());
-    }
+    if (allocated == f.stages[s].bytes) continue;
+    v.equal = false;
+    v.words += "verify: stage " + std::to_string(s) + " allocated " + thousands(allocated) + " bytes, planned " +
+               thousands(f.stages[s].bytes) + "\n";
   }
-  std::fprintf(out, "verify: %s bytes allocated, %s planned: %s\n", thousands(sum).c_str(),
-               thousands(f.sequence_bytes).c_str(), same && sum == f.sequence_bytes ? "equal" : "DIFFERENT");
-  return same && sum == f.sequence_bytes;
+  v.equal = v.equal && sum == f.sequence_bytes;
+  v.words += "verify: " + thousands(sum) + " bytes allocated, " + thousands(f.sequence_bytes) +
+             " planned: " + (v.equal ? "equal" : "DIFFERENT");
+  return v;
 }
 
 }  // namespace planner

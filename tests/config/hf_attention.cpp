@@ -1,7 +1,11 @@
 // Bytes of real attention models, each against the operands of its formula, around the edges of its windows.
+#include <algorithm>
+#include <array>
 #include <config/support.hpp>
 #include <cstddef>
+#include <string>
 #include <support/catch.hpp>
+#include <variant>
 
 using namespace loaded;
 
@@ -111,7 +115,7 @@ TEST_CASE("B77 Gemma-4-31B: global layers have heads of their own") {
                            types + "]}}";
   require_rings(model(json), 10 * kv(4, 512), 50 * kv(16, 256), 1024);
   const auto m = model(json, f16());
-  for (const std::size_t ctx : {1000, 1024, 1025, 32768}) {
+  for (const std::size_t ctx : std::array<std::size_t, 4>{1000, 1024, 1025, 32768}) {
     const memra::Plan p = plan(m, ctx);
     REQUIRE(kv_bytes(p) - p.totals.ring_slack_bytes == 50 * 16384 * std::min<std::size_t>(ctx, 1024) + 10 * 8192 * ctx);
   }

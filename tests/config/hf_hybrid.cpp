@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <support/catch.hpp>
+#include <variant>
 
 using namespace loaded;
 
