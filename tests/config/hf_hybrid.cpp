@@ -151,6 +151,23 @@ TEST_CASE("Granite-4-H-Small: Mamba-2 of one group, four layers of attention") {
   require_totals(model(head + "\"auto\"" + list), 4 * kv(8, 128), 0, 0, 36 * linear);
 }
 
+TEST_CASE("hybrids without a recurrent layer may still describe one") {
+  require_totals(model(R"({"model_type":"granitemoehybrid","hidden_size":2560,"num_hidden_layers":2,
+    "num_attention_heads":40,"num_key_value_heads":8,"mamba_n_heads":80,"mamba_n_groups":1,"mamba_d_state":128,
+    "mamba_d_conv":4,"mamba_expand":2,"layer_types":["attention","attention"]})"),
+                 2 * kv(8, 64), 0, 0, 0);
+  require_totals(model(R"({"model_type":"qwen3_next","num_hidden_layers":2,"num_attention_heads":16,"head_dim":256,
+    "num_key_value_heads":2,"linear_num_value_heads":32,"full_attention_interval":1})"),
+                 2 * kv(2, 256), 0, 0, 0);
+  require_totals(model(R"({"model_type":"nemotron_h","num_hidden_layers":2,"num_attention_heads":16,"head_dim":128,
+    "num_key_value_heads":2,"mamba_num_heads":32,"ssm_state_size":128,"hybrid_override_pattern":"*-"})"),
+                 kv(2, 128), 0, 0, 0);
+  // Two spellings of the layers: the list of names is taken.
+  require_totals(model(R"({"model_type":"lfm2","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
+    "full_attn_idxs":[0],"layer_types":["conv","full_attention"]})"),
+                 kv(4, 64), 0, 0, 4 * 256 * 2);
+}
+
 TEST_CASE("Nemotron-H-56B and Nemotron-3-Nano: a letter per block") {
   // 118 blocks: M- pairs with an attention block in place of the MLP's neighbour ten times.
   const std::string big =

@@ -35,6 +35,10 @@ class Fields {
     const auto it = object_->find(name);
     return it != object_->end() && !it->is_null();
   }
+  /// Fields that the reader understands, though it may not need them.
+  void knows(std::initializer_list<const char*> names) {
+    for (const char* name : names) has(name);
+  }
   /// There, and null: not the same as absent where a family has a default.
   bool is_null(const char* name) const {
     const auto it = object_->find(name);

@@ -159,7 +159,6 @@ inline void read_llama4(Fields& f, const Storage& s, ModelConfig& out) {
   std::vector<LayerKind> kinds;
   if (f.has("layer_types")) {
     kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::sliding});
-    f.has("no_rope_layers");
   } else if (f.has("no_rope_layers") && !(f.at("no_rope_layers").is_array() && f.at("no_rope_layers").empty())) {
     // 1 means RoPE, and with it chunks.
     kinds = numbered_kinds(f, "no_rope_layers", h.n_layers, LayerKind::full, LayerKind::sliding);
@@ -185,9 +184,9 @@ inline void read_mimo_v2(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t swa_v_dim = f.size("swa_v_head_dim", 1, most_head_dim, v_dim);
   check_groups(f, "swa_num_attention_heads", swa_heads, "swa_num_key_value_heads", swa_kv);
   std::vector<LayerKind> kinds;
+  f.knows({"hybrid_layer_pattern"});
   if (f.has("layer_types")) {
     kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::sliding});
-    f.has("hybrid_layer_pattern");
   } else if (f.has("hybrid_layer_pattern")) {
     kinds = numbered_kinds(f, "hybrid_layer_pattern", h.n_layers, LayerKind::full, LayerKind::sliding);
   } else {

@@ -52,7 +52,7 @@ inline std::vector<GemmaHeads> gemma_heads(Fields& f, const HfHeads& h, const Hf
   std::vector<GemmaHeads> heads(h.n_layers, GemmaHeads{h.n_kv_heads, h.head_dim});
   if (!is_4) return heads;
   if (f.has("per_layer_config")) {
-    f.has("global_head_dim");
+    f.knows({"global_head_dim"});
     read_layer_overrides(f, h, heads);
     return heads;
   }

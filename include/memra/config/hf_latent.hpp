@@ -18,7 +18,7 @@ inline AttentionSpec hf_latent(Fields& f, const Storage& s) {
   const std::size_t n_heads = f.size("num_attention_heads", 1, most_heads);
   const std::size_t rank = f.size("kv_lora_rank", 1, most_dim);
   const std::size_t rope = f.size("qk_rope_head_dim", 0, most_head_dim);
-  for (const char* name : {"num_key_value_heads", "head_dim", "v_head_dim"}) f.has(name);
+  f.knows({"v_head_dim"});
   return latent_rows(n_heads, rank, rope, s.k);
 }
 

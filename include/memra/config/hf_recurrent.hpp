@@ -35,7 +35,7 @@ inline bool any_of_kind(const std::vector<LayerKind>& kinds, LayerKind kind) {
 inline void read_qwen_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 256);
   if (f.boolean("use_sliding_window", false)) f.fail("field use_sliding_window is true; expected false");
-  f.has("sliding_window");
+  f.knows({"sliding_window", "linear_num_value_heads"});
   std::vector<LayerKind> kinds;
   const std::size_t interval = f.size("full_attention_interval", 1, most_layers, 4);
   if (f.has("layer_types")) {
@@ -111,6 +111,7 @@ inline void read_jamba(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t inner = f.size("mamba_expand", 1, 64, 2) * f.size("hidden_size", 1, most_dim);
   const std::size_t d_state = f.size("mamba_d_state", 1, most_head_dim, 16);
   const std::size_t d_conv = f.size("mamba_d_conv", 1, most_taps, 4);
+  f.knows({"layers_block_type", "layer_types"});
   const std::size_t period = f.size("attn_layer_period", 1, most_layers, 8);
   const std::size_t offset = f.size("attn_layer_offset", 0, most_layers, 4);
   std::vector<LayerKind> kinds;
@@ -149,6 +150,7 @@ inline RecurrentSpec hf_mamba2(Fields& f, std::size_t inner) {
 /// Granite-4 hybrids, and Bamba, which lists its attention layers.
 inline void read_granite_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0);
+  f.knows({"layer_types", "layers_block_type", "attn_layer_indices", "mamba_d_state"});
   std::vector<LayerKind> kinds;
   if (f.has("layer_types") || f.has("layers_block_type")) {
     kinds = named_kinds(f, f.has("layer_types") ? "layer_types" : "layers_block_type", h.n_layers,
@@ -177,12 +179,13 @@ inline void read_falcon_h1(Fields& f, const Storage& s, ModelConfig& out) {
 /// Nemotron-H and 3: a letter or a name per block, of which MLPs and experts keep nothing.
 inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t stated = f.size("num_hidden_layers", 1, most_layers, 0);
+  f.knows({"hybrid_override_pattern", "layers_block_type", "layer_types", "mtp_hybrid_override_pattern",
+           "mamba_num_heads", "ssm_state_size", "mamba_d_state"});
   std::vector<LayerKind> kinds;
   const auto allowed = {LayerKind::full, LayerKind::linear, LayerKind::none};
   if (f.has("layers_block_type") || f.has("layer_types")) {
     const char* name = f.has("layers_block_type") ? "layers_block_type" : "layer_types";
     kinds = named_kinds(f, name, stated != 0 || !f.at(name).is_array() ? stated : f.at(name).size(), allowed);
-    f.has("hybrid_override_pattern");
   } else {
     kinds = pattern_kinds(f, "hybrid_override_pattern", stated, allowed);
   }
@@ -222,6 +225,7 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0);
   const std::size_t hidden = f.size({"hidden_size", "conv_dim"}, 1, most_dim);
   const std::size_t taps = f.size("conv_L_cache", 1, most_taps, 3);
+  f.knows({"full_attn_idxs", "full_attention_idxs"});
   std::vector<LayerKind> kinds;
   const char* listed = f.has("full_attn_idxs") ? "full_attn_idxs" : "full_attention_idxs";
   if (f.has("layer_types")) {
@@ -240,9 +244,9 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
 inline void read_minimax(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0);
   std::vector<LayerKind> kinds;
+  f.knows({"attn_type_list"});
   if (f.has("layer_types")) {
     kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::linear});
-    f.has("attn_type_list");
   } else if (f.has("attn_type_list")) {
     kinds = numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full);
   } else {
