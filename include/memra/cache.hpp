@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <memra/cache_types.hpp>
+#include <memra/detail/build_core.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/prefix_io.hpp>
 #include <memra/detail/round_state.hpp>

@@ -77,9 +77,6 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-/// Rows of every ring are a multiple of this, so that a tile of the attention grid is never split.
-inline constexpr std::size_t ring_tile = 64;
-
 /// Physical rows of the planes of `a`: max_ctx, or for a ring window + ring_slack, rounded up to whole tiles, if that
 /// is less. Row r is then physical row r mod ring_rows.
 /// @pre window + ring_slack fit (plan() refuses others)

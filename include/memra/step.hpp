@@ -40,11 +40,10 @@ class Step {
       return Status::failure(ErrorKind::bad_argument, "kv_write", 0, 0,
                              "layer %zu shares the K and V of an earlier layer, which writes them", il);
     }
-    auto* c = const_cast<detail::KvComponent*>(rows);
-    if (Status s = take("kv_write", il, *c); !s) return s;
-    const AttentionSpec& a = c->spec;
-    return KvWriteView{core_->shown(*c, c->k), core_->shown(*c, c->v), a.n_kv_heads,
-                       a.head_dim_k,           a.head_dim_v,           core_->step_pos(il)};
+    if (Status s = take("kv_write", il, *rows); !s) return s;
+    KvWriteView w;
+    show(w, *rows, il);
+    return w;
   }
 
   /// K and V of layer `il`, or of the layer it shares with, for attend: row i sees [0, pos + i + 1), or the window's
@@ -58,10 +57,10 @@ class Step {
                              "the K and V of layer %zu have not been written in this step; append before attending",
                              il);
     }
-    const AttentionSpec& a = c->spec;
-    return KvReadView{core_->shown(*c, c->k), core_->shown(*c, c->v), a.n_kv_heads,
-                      a.head_dim_k,           a.head_dim_v,           a.window,
-                      core_->step_pos(il)};
+    KvReadView r;
+    show(r, *c, il);
+    r.window = c->spec.window;
+    return r;
   }
 
   /// conv and ssm of layer `il`, to be moved on by `rows` tokens. One view for both: they always describe one position.
@@ -85,6 +84,17 @@ class Step {
   friend class Round<Dev>;
   explicit Step(detail::CacheCore<Dev>& core) noexcept
       : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
+
+  template <class View>
+  void show(View& view, const detail::KvComponent& c, std::size_t il) const noexcept {
+    view.k = core_->shown(c, c.k);
+    view.v = core_->shown(c, c.v);
+    view.n_kv_heads = c.spec.n_kv_heads;
+    view.head_dim_k = c.spec.head_dim_k;
+    view.head_dim_v = c.spec.head_dim_v;
+    view.v_in_k = c.spec.v_in_k;
+    view.at = core_->step_pos(il);
+  }
 
   bool open() const noexcept { return core_->step_open && core_->step_id == id_; }
 

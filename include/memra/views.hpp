@@ -12,6 +12,9 @@
 
 namespace memra {
 
+/// Rows of every ring are a multiple of this, so that a tile of the attention grid is never split.
+inline constexpr std::size_t ring_tile = 64;
+
 /// One K or V plane. Row r of the stream is physical row r - base (a flat plane has base 0), in a ring row r mod
 /// phys_rows.
 ///
@@ -51,23 +54,25 @@ struct StepPos {
 /// One attention layer as append writes it.
 struct KvWriteView {
   PlaneView k;  ///< [rows][n_kv_heads * head_dim_k]
-  PlaneView v;  ///< [rows][n_kv_heads * head_dim_v]; empty if V is part of K
+  PlaneView v;  ///< [rows][n_kv_heads * head_dim_v]; empty with v_in_k
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   StepPos at = {};
+  bool v_in_k = false;  ///< V is the first head_dim_v elements of each head's K (MLA)
 };
 
 /// One attention layer as attend reads it. Row i of a call sees stream rows [lo, *pos_d + i + 1) where lo is 0, or with
 /// a window max(0, *pos_d + i + 1 - window): the window counts the current token.
 struct KvReadView {
   ConstPlaneView k;
-  ConstPlaneView v;  ///< empty: V is the first head_dim_v elements of each head's K
+  ConstPlaneView v;  ///< empty with v_in_k
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   std::size_t window = 0;  ///< 0: none
   StepPos at = {};
+  bool v_in_k = false;  ///< V is the first head_dim_v elements of each head's K (MLA)
 };
 
 /// Which key head a value head reads.
@@ -175,6 +180,12 @@ struct StateElems {
     } else {
       bits[i] = format == Format::f16 ? detail::f32_to_f16(x) : detail::f32_to_bf16(x);
     }
+  }
+  /// What a load gives after a store of x.
+  MEMRA_HD float rounded(float x) const noexcept {
+    if (format == Format::f32) return x;
+    return format == Format::f16 ? detail::f16_to_f32(detail::f32_to_f16(x))
+                                 : detail::bf16_to_f32(detail::f32_to_bf16(x));
   }
   MEMRA_HD StateElems operator+(std::size_t n) const noexcept {
     return format == Format::f32 ? StateElems{f32 + n, nullptr, format} : StateElems{nullptr, bits + n, format};

@@ -92,7 +92,7 @@ TEST_CASE("attend is within its class of the host, and each row's bits are its o
   memra::HostDev host;
   double worst = 0;
   for (KvShape s : attend_shapes()) {
-    s.rows = 700;
+    if (!s.ring) s.rows = 700;
     INFO(memra::to_string(s.k_format) << "/" << memra::to_string(s.v_format) << " " << memra::to_string(s.layout)
                                       << " heads " << s.n_heads << " dv " << s.dv << " window " << s.window);
     const std::size_t len = s.base + 650;

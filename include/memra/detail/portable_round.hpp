@@ -30,15 +30,18 @@ struct PortableRoundApply {
     if (c.mode != RoundMode::stash || h >= r.n_v_heads || accept == 0) return;
     const std::size_t n = r.d_k;
     const float* k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * n;
+    const StateElems s = r.plane_state(r.current());
+    const std::size_t width = r.decay_width();
     for (std::size_t i = item.x % parts; i < n; i += parts) {
+      const float* decay = r.round.decay + h * width + (width == 1 ? 0 : i);
       for (std::size_t v = 0; v < r.d_v; ++v) {
-        float& s = r.plane(r.current())[(h * r.d_v + v) * n + i];
-        float y = s;
+        const std::size_t at = (h * r.d_v + v) * n + i;
+        float y = s.load(at);
         for (std::size_t t = 0; t < accept; ++t) {
-          y = product(y, r.round.decay[t * r.n_v_heads + h]) +
-              product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]);
+          y = s.rounded(product(y, decay[t * r.n_v_heads * width]) +
+                        product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]));
         }
-        s = y;
+        s.store(at, y);
       }
     }
   }
@@ -68,10 +71,10 @@ struct RoundCommitBody {
     const std::size_t first = item.x * channels;
     const auto a = static_cast<std::size_t>(accept);
     for (std::size_t ch = first; ch < first + channels && ch < width; ++ch) {
-      float* ring = r.conv + ch * kept;
+      const StateElems ring = r.conv_state() + ch * kept;
       // Ascending, so that an entry is read before it is overwritten.
       for (std::size_t j = 0; j < kept; ++j) {
-        ring[j] = a + j < kept ? ring[a + j] : r.round.conv_rows[(a + j - kept) * width + ch];
+        ring.store(j, a + j < kept ? ring.load(a + j) : r.round.conv_rows[(a + j - kept) * width + ch]);
       }
     }
   }

@@ -42,6 +42,7 @@ Status store_words(CacheCore<Dev>& core, std::size_t plane) noexcept {
   return {};
 }
 
+/// Makes the rounds' tables and words on the devices.
 template <class Dev>
 Status place_rounds(CacheCore<Dev>& core) {
   const RoundPlan& paid = core.plan.round;
@@ -132,7 +133,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.plane = static_cast<std::size_t>(words.plane);
   core.generation = words.generation;
   const bool was_open = core.step_open;
-  core.wrote_to(furthest);
+  core.wrote(furthest, core.longest);
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
   if (agree && status == 0 && !ran_out) return {};

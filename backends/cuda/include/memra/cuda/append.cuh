@@ -55,7 +55,7 @@ struct CudaAppend {
     const std::uint32_t quad = at - row * quads;
     std::size_t phys = 0;
     // Threads of one block of 32 share their row, so all eight stay or leave; the others' shuffles do not concern them.
-    const bool live = row < rows && portable_row(*pos_d, row, p.base, p.rows, capacity, phys);
+    const bool live = row < rows && portable_row(*pos_d, row, p, capacity, phys);
     float x[4] = {};
     if (live) {
       const float4 v = *reinterpret_cast<const float4*>(in[item.z] + std::size_t{at} * 4);

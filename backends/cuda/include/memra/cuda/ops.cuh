@@ -68,15 +68,16 @@ struct CudaKernels : PortableKernels {
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
     const detail::PortableTarget kt(kv.k);
     const detail::PortableTarget vt(kv.v);
-    if (!detail::CudaAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
+    if (kv.v_in_k || !detail::CudaAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
     const detail::CudaAppend body(kt, vt, k, v, kv.at);
     return launch(dev, "append", body.grid(), body);
   }
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool fits = kv.head_dim_k % 32 == 0 && kv.head_dim_v % 32 == 0 && kv.head_dim_v <= 256 &&
-                      kv.k.shape.layout == kv.v.shape.layout && aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
+    const bool fits = kv.head_dim_k % 32 == 0 && kv.head_dim_v % 32 == 0 && kv.head_dim_v <= 256 && !kv.v_in_k &&
+                      !kv.k.ring && kv.k.shape.layout == kv.v.shape.layout && aligned(kv.k.data, 16) &&
+                      aligned(kv.v.data, 16);
     const Format k = kv.k.shape.format;
     const Format v = kv.v.shape.format;
     const bool split = kv.k.shape.layout == Layout::split;
@@ -102,6 +103,7 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    if (!r.plain()) return PortableKernels::delta_scan(dev, r, a);
     switch (r.round.mode) {
       case RoundMode::none:
         return scan_in<RoundMode::none>(dev, r, a);
