@@ -1,16 +1,19 @@
 // The table that a person reads.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdio>
 #include <memra/format.hpp>
 #include <memra/round_types.hpp>
+#include <memra/state_cost.hpp>
 #include <plan/figures.hpp>
 #include <plan/numbers.hpp>
 #include <plan/request.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace planner {
 
@@ -21,12 +24,46 @@ inline std::string layer_range(const Stage& s) {
   return "layers " + std::to_string(s.first_layer) + " to " + std::to_string(s.end_layer - 1);
 }
 
-/// One line of the table: words, and numbers that are left out where they are 0.
-inline void print_line(const std::string& words, const std::array<std::size_t, 3>& numbers) {
-  std::printf("  %-66s", words.substr(0, 66).c_str());
-  for (const std::size_t n : numbers) std::printf(" %14s", n == 0 ? "" : thousands(n).c_str());
-  std::printf("\n");
-}
+/// Lines of words and three numbers; columns of nothing but zeros are left out.
+class Table {
+ public:
+  void add(const std::string& words, const memra::StateCost& c) {
+    rows_.push_back({words, {c.bytes_per_token, c.ring_cap_bytes, c.fixed_bytes}});
+  }
+  void print(const char* title) const {
+    constexpr std::array<const char*, 3> names = {"bytes/token", "full windows", "fixed bytes"};
+    std::array<bool, 3> shown{};
+    std::size_t width = std::string_view(title).size();
+    for (const Row& row : rows_) {
+      width = std::max(width, row.words.size());
+      for (std::size_t i = 0; i < shown.size(); ++i) shown[i] = shown[i] || row.numbers[i] != 0;
+    }
+    std::string line = title;
+    line.resize(width, ' ');
+    for (std::size_t i = 0; i < shown.size(); ++i) add_cell(line, shown[i], names[i]);
+    std::printf("  %s\n", line.c_str());
+    for (const Row& row : rows_) {
+      line = row.words;
+      line.resize(width, ' ');
+      for (std::size_t i = 0; i < shown.size(); ++i) {
+        add_cell(line, shown[i], row.numbers[i] == 0 ? "" : thousands(row.numbers[i]));
+      }
+      line.resize(line.find_last_not_of(' ') + 1);
+      std::printf("  %s\n", line.c_str());
+    }
+  }
+
+ private:
+  struct Row {
+    std::string words;
+    std::array<std::size_t, 3> numbers;
+  };
+  static void add_cell(std::string& line, bool shown, const std::string& text) {
+    if (shown) line += std::string(text.size() < 16 ? 16 - text.size() : 1, ' ') + text;
+  }
+
+  std::vector<Row> rows_;
+};
 
 inline void print_part(const char* words, std::size_t bytes, bool always = false) {
   if (bytes != 0 || always) std::printf("  %-48s %18s  %s\n", words, thousands(bytes).c_str(), in_units(bytes).c_str());
@@ -42,18 +79,19 @@ inline void print_report(const Request& r, const Figures& f) {
               memra::to_string(r.storage.v).data(), memra::to_string(r.storage.ssm).data(),
               memra::to_string(r.storage.conv).data());
 
-  std::printf("  %-66s %14s %14s %14s\n", "layers", "bytes/token", "full windows", "fixed bytes");
+  Table layers;
   for (const Group& g : f.groups) {
-    print_line(std::to_string(g.n_layers) + " x " + (g.mtp ? "MTP: " : "") + g.what,
-               {g.cost.bytes_per_token, g.cost.ring_cap_bytes, g.cost.fixed_bytes});
+    layers.add(std::to_string(g.n_layers) + " x " + (g.mtp ? "MTP: " : "") + g.what, g.cost);
   }
+  layers.print("layers");
   if (f.stages.size() > 1) {
-    std::printf("\n  %-66s %14s %14s %14s\n", "stages", "bytes/token", "full windows", "fixed bytes");
+    Table stages;
     for (std::size_t s = 0; s < f.stages.size(); ++s) {
       const Stage& g = f.stages[s];
-      print_line(std::to_string(s) + ": " + layer_range(g) + ", in all " + in_units(g.bytes * r.sequences),
-                 {g.cost.bytes_per_token, g.cost.ring_cap_bytes, g.cost.fixed_bytes});
+      stages.add(std::to_string(s) + ": " + layer_range(g) + ", in all " + in_units(g.bytes * r.sequences), g.cost);
     }
+    std::printf("\n");
+    stages.print("stages");
   }
 
   std::printf("\nat %s tokens%s\n", thousands(r.ctx).c_str(), r.sequences == 1 ? "" : ", one sequence");

@@ -1,9 +1,11 @@
 #!/bin/sh
-# usage: plan_cli.sh MEMRA_PLAN FIXTURES
-# The command line of memra-plan: its figures, its files, and that every bad input is one sentence and exit status 2.
+# usage: plan_cli.sh MEMRA_PLAN FIXTURES README
+# The command line of memra-plan: its figures, its files, that every bad input is one sentence and exit status 2, and
+# that the README shows what it prints.
 set -u
 program=$1
 fixtures=$2
+readme=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
@@ -205,6 +207,14 @@ bad svg 'cannot write' "$oss" --ctx 100 --json --svg "$work/none/there.svg"
 bad slack "ring-slack is '8'; expected 0 or at least --rows = 16" "$oss" --ctx 100 --rows 16 --ring-slack 8
 bad memory 'verify allocates .* and this machine has' "$qwen" --ctx 2147483647 --verify
 bad flag 'frobnicate' "$qwen" --frobnicate
+
+# --- the README: what stands in the block after its mark ---
+good readme "$qwen" --ctx 131072 --rows 8 --strategy stash --fit 24GiB
+awk '$0 == "<!-- memra-plan output -->" { armed = 1; next }
+     armed && /^```/ { if (inside) exit; inside = 1; next }
+     inside { print }' "$readme" >"$work/shown"
+[ -s "$work/shown" ] || fail "readme: no output is shown"
+diff -u "$work/shown" "$work/out" >&2 || fail "readme: it shows another output"
 
 [ $failures -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
 echo "memra-plan keeps its word"
