@@ -103,7 +103,7 @@ constexpr AttentionSpec windowed(AttentionSpec a, std::size_t window, std::size_
 
 /// Latent rows of MLA: [kv_lora_rank | rope_dim] per token, one for all query heads, V being the latent part.
 constexpr AttentionSpec latent_rows(std::size_t n_heads, std::size_t kv_lora_rank, std::size_t rope_dim,
-                                 Format format = Format::q8_0, Layout layout = Layout::blocks) {
+                                    Format format = Format::q8_0, Layout layout = Layout::blocks) {
   AttentionSpec a;
   a.n_heads = n_heads;
   a.n_kv_heads = 1;
@@ -122,7 +122,7 @@ constexpr AttentionSpec index_rows(std::size_t dim, Format format = Format::q8_0
 
 /// Gated delta rule (Qwen3-Next and kin): one decay per value head, convolution over q, k and v.
 constexpr RecurrentSpec gated_delta(std::size_t n_k_heads, std::size_t n_v_heads, std::size_t d_k, std::size_t d_v,
-                                 std::size_t d_conv) {
+                                    std::size_t d_conv) {
   RecurrentSpec r;
   r.n_k_heads = n_k_heads;
   r.n_v_heads = n_v_heads;
@@ -142,7 +142,7 @@ constexpr RecurrentSpec kda(std::size_t n_heads, std::size_t d_k, std::size_t d_
 /// Mamba-2: convolution over d_inner + 2 * n_groups * d_state, ssm [n_heads][head_dim][d_state]; B and C of a group
 /// serve n_heads / n_groups neighbouring heads.
 constexpr RecurrentSpec mamba2(std::size_t n_heads, std::size_t head_dim, std::size_t n_groups, std::size_t d_state,
-                            std::size_t d_conv) {
+                               std::size_t d_conv) {
   RecurrentSpec r = gated_delta(n_groups, n_heads, d_state, head_dim, d_conv);
   r.rule = ScanRule::linear;
   return r;
