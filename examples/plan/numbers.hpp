@@ -71,12 +71,13 @@ inline std::size_t memory_size(const char* flag, const std::string& text) {
 
 /// 1234567 -> "1,234,567".
 inline std::string thousands(std::size_t n) {
-  std::string digits = std::to_string(n);
-  for (std::size_t at = digits.size(); at > 3;) {
-    at -= 3;
-    digits.insert(at, ",");
+  const std::string digits = std::to_string(n);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
-  return digits;
+  return out;
 }
 
 /// The number with a fitting unit of 1024: "1.37 GiB"; nothing for numbers of three digits.
