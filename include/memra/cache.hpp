@@ -32,12 +32,15 @@ namespace memra {
 ///
 /// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
 /// return a Status; a refusal (bad_argument, bad_state) has changed nothing. A device failure after the first write of
-/// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction.
+/// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction. So
+/// does an asynchronous failure (Status::asynchronous) in any call: earlier work of this cache may be what failed. Then
+/// a snapshot holds what it says only if the device was waited for after it was taken and before the failure (S5).
 /// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
 /// moved-from cache answers bad_state, position 0 and no layers.
 template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
+  friend struct detail::HandoverIo<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 
@@ -162,7 +165,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     snap.lineage_ = core_->lineage;
     for (auto& d : core_->devices) {
       auto buffer = d.dev->alloc(d.state.bytes());
-      if (!buffer) return buffer.status();
+      if (!buffer) return core_->noted(buffer.status());
       snap.state_.push_back(*std::move(buffer));
     }
     snap.record_ = core_->lineage->add();
@@ -203,7 +206,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
                              c.len - at, at);
     }
     const std::size_t pos = c.has_recurrent ? at : at + accept;
-    if (Status s = c.windows_held("rollback", pos); !s) return s;
+    if (Status s = c.rings_hold("rollback", pos, at + accept); !s) return s;
     detail::TaintScope<Dev> taint(c);
     for (std::size_t d = 0; d < c.devices.size(); ++d) {
       auto& state = c.devices[d].state;
@@ -214,7 +217,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
-    if (pos == 0) c.high = 0;  // no row is needed: rings start again
+    if (c.len == 0) c.high = 0;  // no row is held: rings start again
     c.cut(c.len);
     // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
     // (back by one snapshot, forward again by a later one): it starts again here.
@@ -266,10 +269,10 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     c.parked_valid = false;
     if (!c.parked) {
       auto made = dev.alloc(bytes);
-      if (!made) return made.status();
+      if (!made) return c.noted(made.status());
       c.parked.emplace(*std::move(made));
     }
-    if (Status s = dev.copy(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes); !s) return s;
+    if (Status s = dev.copy(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes); !s) return c.noted(s);
     c.parked_pos = c.pos;
     c.parked_valid = true;
     return {};
@@ -318,8 +321,10 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
-    if (Status s = core_->windows_held("export_prefix", snap.record_->pos); !s) return s;
-    return detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
+    if (Status s = core_->rings_hold("export_prefix", snap.record_->pos, snap.record_->pos); !s) return s;
+    auto prefix = detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
+    if (!prefix) return core_->noted(prefix.status());
+    return prefix;
   }
 
   /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
@@ -363,7 +368,9 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     for (std::size_t d = 0; d < core_->devices.size(); ++d) {
       auto& state = core_->devices[d].state;
       if (state.bytes() == 0) continue;
-      if (Status s = core_->devices[d].dev->copy(snap.state_[d].data(), state.data(), state.bytes()); !s) return s;
+      if (Status s = core_->devices[d].dev->copy(snap.state_[d].data(), state.data(), state.bytes()); !s) {
+        return core_->noted(s);
+      }
     }
     snap.record_->pos = core_->pos;
     snap.record_->stale = false;

@@ -17,6 +17,7 @@
 #include <memra/ops.hpp>
 #include <memra/placement.hpp>
 #include <memra/plan.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_batch.hpp>
 #include <memra/round_cost.hpp>
 #include <memra/speculation.hpp>

@@ -13,6 +13,7 @@
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
 #include <memra/placement.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
 #include <span>
@@ -23,27 +24,6 @@ namespace memra {
 
 /// Bytes after every K and V plane: kernels that load aligned words may touch a few bytes past the last block.
 inline constexpr std::size_t kv_tail_pad = 8;
-
-/// Those of rounds: see RecurRound.
-enum class PlaneKind : std::uint8_t {
-  k,
-  v,
-  conv,
-  ssm,
-  ssm_alt,
-  round_planes,
-  round_conv,
-  round_k,
-  round_u,
-  round_decay
-};
-
-/// The memory blocks of one device object.
-enum class SlabKind : std::uint8_t {
-  rows,   ///< the stages' position ints, then everything append-only
-  state,  ///< current conv and ssm of every layer, contiguous: a snapshot is one copy
-  extra,  ///< second buffers and what rounds keep, never part of a snapshot
-};
 
 struct PlanePlan {
   std::size_t layer = 0;
@@ -56,6 +36,8 @@ struct PlanePlan {
   std::size_t payload = 0;   ///< bytes that hold data
   std::size_t tail_pad = 0;  ///< kv_tail_pad for K and V, 0 otherwise
   std::size_t pad = 0;       ///< gap and alignment up to the next plane or the end of the slab
+  std::size_t window = 0;    ///< of a ring, or of planes that hold one whole: only its last rows are kept by a prefix
+  bool ring = false;         ///< row r is physical row r mod shape.rows
   PlaneShape shape;          ///< K and V: as stored; conv, ssm: [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
 };
 
@@ -195,6 +177,8 @@ inline void add_planes(PlanBuilder& b, PlanePlan at, const AttentionSpec& a, std
   at.slab = SlabKind::rows;
   at.kind = PlaneKind::k;
   at.shape = {a.k_format, a.k_layout, ring_rows(a, max_ctx), a.n_kv_heads * a.head_dim_k};
+  at.window = a.ring_slack == 0 ? 0 : a.window;
+  at.ring = at.shape.rows < max_ctx;
   b.add(at, checked_plane_bytes(at.shape));
   if (a.v_in_k) return;
   at.kind = PlaneKind::v;

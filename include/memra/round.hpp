@@ -169,7 +169,7 @@ class Round {
     if (Status s = c.admit("begin_round", rows); !s) return s;
     if (by == Strategy::replay) {
       if (Status s = detail::land(c); !s) return s;
-      if (Status s = detail::copy_replay(c, false); !s) return s;
+      if (Status s = detail::copy_replay(c, false); !s) return c.noted(s);
     } else if (!has_kernels()) {
       return Status::failure(ErrorKind::unsupported, "begin_round", 0, 0,
                              "this device has no kernels; rounds by planes or stash need them");

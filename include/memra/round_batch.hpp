@@ -92,8 +92,9 @@ class RoundBatch {
       }
     }
     for (const WorkspaceView& w : scratch) {
-      if (w.data == nullptr || w.bytes < scratch_bytes(rounds.size())) {
-        return refuse("scratch of a stage is too small; see scratch_bytes");
+      if (w.data == nullptr || w.bytes < scratch_bytes(rounds.size()) ||
+          reinterpret_cast<std::uintptr_t>(w.data) % alignof(RoundCommit) != 0) {
+        return refuse("scratch of a stage is too small or not aligned; see scratch_bytes");
       }
     }
     return {};
@@ -104,7 +105,7 @@ class RoundBatch {
                     const Done& done) {
     std::vector<RoundCommit> table(rounds.size());
     Core& first = *rounds[0]->core_;
-    for (Round<Dev>* r : rounds) r->core_->tainted = true;  // until all of it is queued
+    for (Round<Dev>* r : rounds) r->core_->taint("an earlier device failure");  // until all of it is queued
     for (std::size_t s = 0; s < first.stages.size(); ++s) {
       RoundCommit size;
       for (std::size_t i = 0; i < rounds.size(); ++i) {

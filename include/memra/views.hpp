@@ -126,6 +126,8 @@ enum class ScanRule : std::uint8_t {
   none,         ///< no ssm: a convolution alone
 };
 
+inline constexpr std::size_t all_scan_rules = 5;
+
 constexpr std::string_view to_string(ScanRule rule) noexcept {
   switch (rule) {
     case ScanRule::gated_delta:

@@ -42,41 +42,6 @@ CudaDev::Buffer filled(CudaDev& dev, const Ints& v) {
   return b;
 }
 
-/// An engine's caching allocator: blocks go back to a list and out again, in the order of their stream.
-struct CachingAllocator {
-  struct Block {
-    void* p;
-    std::size_t bytes;
-  };
-  std::vector<Block> free_list;
-  std::size_t live = 0, reused = 0, limit = static_cast<std::size_t>(-1);
-
-  void* allocate(cudaStream_t, std::size_t n, std::size_t align) noexcept {
-    if (align > 256 || n > limit) return nullptr;
-    for (Block& b : free_list) {
-      if (b.bytes != n) continue;
-      void* p = b.p;
-      b = free_list.back();
-      free_list.pop_back();
-      ++live;
-      ++reused;
-      return p;
-    }
-    void* p = nullptr;
-    if (cudaMalloc(&p, n) != cudaSuccess) return nullptr;
-    ++live;
-    return p;
-  }
-  void deallocate(cudaStream_t, void* p, std::size_t n, std::size_t) noexcept {
-    free_list.push_back({p, n});
-    --live;
-  }
-  ~CachingAllocator() {
-    cudaDeviceSynchronize();
-    for (const Block& b : free_list) cudaFree(b.p);
-  }
-};
-
 TEST_CASE("S3 copy refuses overlap, move allows any", "[device]") {
   CudaDev dev = cuda();
   const std::size_t n = 5000;
@@ -135,32 +100,6 @@ TEST_CASE("S5 failures: out of memory, sticky errors, moved-from", "[device]") {
   CudaDev taken(std::move(dev));
   REQUIRE(dev.synchronize().kind() == ErrorKind::bad_state);  // NOLINT(bugprone-use-after-move): that is the point
   REQUIRE(dev.alloc(1).status().kind() == ErrorKind::bad_state);
-}
-
-TEST_CASE("S6 an adopted stream and allocators of the engine", "[device]") {
-  cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  {
-    CudaDev::Options options;
-    options.stream = stream;
-    CachingAllocator allocator;
-    {
-      CudaDev dev = memra::check(CudaDev::adopt(allocator, options));
-      REQUIRE(dev.stream() == stream);
-      auto cache = memra::check(memra::Cache<CudaDev>::create(dev, hybrid_model(), 40));
-      REQUIRE(allocator.live > 0);
-      REQUIRE(feed_by(cache, memra_test::stream(30), 7).ok());
-      REQUIRE((image(cache) == straight(hybrid_model(), memra_test::stream(30))));
-      { auto b = memra::check(dev.alloc(12345)); }
-      { auto b = memra::check(dev.alloc(12345)); }
-      REQUIRE(allocator.reused == 1);
-      allocator.limit = 100;
-      REQUIRE(dev.alloc(1000).status().kind() == ErrorKind::out_of_memory);
-      memra::check(dev.synchronize());
-    }
-    REQUIRE(allocator.live == 0);
-  }
-  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("a buffer outlives its device object", "[device]") {

@@ -130,44 +130,4 @@ TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][
   REQUIRE((image(m.cache) == before));
 }
 
-TEST_CASE("two caches on two streams, and a cache used from a stream that is not its own", "[graph]") {
-  CudaDev a = make_cuda();
-  CudaDev b = make_cuda();
-  auto oracle = straight_run(a, 60, 64, memra::Layout::blocks);
-  KernelModel<CudaDev> x(a, 64);
-  KernelModel<CudaDev> y(b, 64);
-  for (std::size_t i = 0; i < 60; i += 4) {
-    REQUIRE(x.feed(4).ok());
-    REQUIRE(y.feed(4).ok());
-  }
-  REQUIRE((image(x.cache) == image(oracle->cache)));
-  REQUIRE((image(y.cache) == image(oracle->cache)));
-  REQUIRE((x.history(60) == y.history(60)));
-
-  // b reads a's rows: behind a's work by an event, and a goes on behind b's reading by another.
-  CudaDev::Event written;
-  CudaDev::Event read;
-  const auto layer = *x.cache.kv(1);
-  const std::size_t n = layer.k.shape.width;
-  auto out = memra::check(b.alloc(64 * n * 4));
-  for (int round = 0; round < 50; ++round) {
-    REQUIRE(x.cache.reset().ok());
-    for (std::size_t i = 0; i < 60; i += 4) REQUIRE(x.feed(4).ok());
-    memra::check(a.publish(written));
-    memra::check(b.wait(written));
-    memra::check(memra::ops_for<CudaDev>(b).read_rows(layer.k, 0, 60, reinterpret_cast<float*>(out.data())));
-    memra::check(b.publish(read));
-    memra::check(a.wait(read));
-    memra::check(a.fill(const_cast<std::byte*>(layer.k.data), std::byte{0}, 60 * 136));
-    std::vector<float> got(60 * n);
-    memra::check(b.download(reinterpret_cast<std::byte*>(got.data()), out.data(), got.size() * 4));
-    const auto truth = *oracle->cache.kv(1);
-    std::vector<float> want(60 * n);
-    auto o = memra::check(a.alloc(60 * n * 4));
-    memra::check(memra::ops_for<CudaDev>(a).read_rows(truth.k, 0, 60, reinterpret_cast<float*>(o.data())));
-    memra::check(a.download(reinterpret_cast<std::byte*>(want.data()), o.data(), want.size() * 4));
-    REQUIRE((got == want));
-  }
-}
-
 }  // namespace

@@ -16,14 +16,14 @@ namespace {
 
 using memra::ErrorKind;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
-using Batch = memra::RoundBatch<FailingDev>;
+using Batch = memra::RoundBatch<TestDev>;
 
 /// Three sequences of different lengths on the same two devices, their rounds, and scratch for them.
 struct Three {
@@ -33,7 +33,7 @@ struct Three {
   std::vector<Tokens> tokens;
   std::vector<Round> rounds;
   std::vector<Round*> all;
-  std::vector<memra::Workspace<FailingDev>> memory;
+  std::vector<memra::Workspace<TestDev>> memory;
   std::vector<memra::WorkspaceView> scratch;
 
   explicit Three(Strategy by) {
@@ -44,7 +44,7 @@ struct Three {
     }
     for (std::size_t s = 0; s < 2; ++s) {
       memory.push_back(
-          memra::check(memra::Workspace<FailingDev>::create(caches[0].stage_dev(s), Batch::scratch_bytes(3))));
+          memra::check(memra::Workspace<TestDev>::create(caches[0].stage_dev(s), Batch::scratch_bytes(3))));
       scratch.push_back(memory.back().view());
     }
     begin(by);
@@ -108,12 +108,12 @@ TEST_CASE("a batch with one wrong member changes nothing", "[round]") {
 
 TEST_CASE("C8 a batch that fails half way taints every cache in it", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
-    for (long n = 1;; ++n) {
+    for (std::size_t n = 1;; ++n) {
       Three x(by);
-      x.d.calls->arm(n);
+      x.d.arm(n);
       const bool done = Batch::commit(x.all, std::vector<std::size_t>{1, 2, 3}, x.scratch).ok();
-      REQUIRE(done == !x.d.calls->fired);
-      x.d.calls->arm(0);
+      REQUIRE(done == !x.d.fired());
+      x.d.arm(0);
       for (Cache& c : x.caches) REQUIRE(c.tainted() == !done);
       if (done) break;
       for (std::size_t i = 0; i < 3; ++i) {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
+#include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -15,13 +16,13 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::join;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::round_recurrent;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
 
@@ -48,7 +49,7 @@ TEST_CASE("rounds follow each other without the host; it catches up when asked",
           Devices d;
           Cache c = make(d, m, 8, place);
           REQUIRE(m.feed(c, part(t, 0, 6)).ok());
-          d.calls->host_copies = 0;
+          d.reset();
           std::size_t at = 6;
           for (const std::size_t accept : {3U, 0U, 5U, 1U, 4U}) {
             const Accepts a(c.n_stages(), accept);
@@ -61,7 +62,7 @@ TEST_CASE("rounds follow each other without the host; it catches up when asked",
             REQUIRE(c.pos() == 6);
             REQUIRE(c.pos_bound() >= at);
           }
-          REQUIRE(d.calls->host_copies == 0);
+          REQUIRE(d.host_copies() == 0);
           REQUIRE(c.pos_bound() == 6 + 5 * 5);
           REQUIRE_FALSE(c.last_logits_dev());
           REQUIRE(c.catch_up().ok());
@@ -124,7 +125,7 @@ TEST_CASE("what needs the host's word catches up by itself", "[round]") {
           break;
         }
         case 6: {
-          auto sink = memra::check(memra::DflashTapSink<FailingDev>::create(d.dev[0], {5}, OpModel::width, 12));
+          auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5}, OpModel::width, 12));
           REQUIRE(c.arm_taps(std::move(sink)).ok());
           REQUIRE(c.dflash_taps()->origin() == 9);
           Round tapped = verify(c, m, part(t, 9, 4), by);
@@ -169,7 +170,9 @@ TEST_CASE("an accept out of range is clamped, reported, and repaired by a rollba
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
       REQUIRE(c.pos() == (wrong < 0 ? 6 : 11));
-      REQUIRE(c.begin_round(1, by).status().kind() == ErrorKind::bad_state);
+      const memra::Status refused = c.begin_round(1, by).status();
+      REQUIRE(refused.kind() == ErrorKind::bad_state);
+      REQUIRE(std::string(refused.text()).find("tainted by an accept length") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);
@@ -203,6 +206,7 @@ TEST_CASE("a stage that missed a round, or applied another accept, is detected a
       const auto said = c.catch_up();
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
+      REQUIRE(std::string(c.begin_step(1).status().text()).find("tainted by stages") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);

@@ -84,8 +84,7 @@ void place_components(CacheCore<Dev>& core) {
   for (const PlanePlan& p : core.plan.planes) {
     std::byte* at = core.devices[p.device].slab(p.slab) + p.offset;
     std::visit(Overloaded{[&](KvComponent& c) {
-                            const bool ring = p.shape.rows < core.plan.max_ctx;
-                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, ring};
+                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};
                           },
                           [](SharedKvComponent&) {}, [&](RecurComponent& c) { place(c, p.kind, at); }},
                core.layers[p.layer][p.state]);

@@ -53,6 +53,7 @@ struct CacheCore {
   std::size_t pos = 0;  ///< committed tokens; the replay's position while pos < len
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
+  const char* tainted_by = "";  ///< words for messages, where tainted
 
   bool step_open = false;
   std::uint64_t step_id = 0;
@@ -81,6 +82,11 @@ struct CacheCore {
   bool parked_valid = false;
 
   std::optional<DflashTapSink<Dev>> taps;
+
+  /// Where the slabs are: (device, kind) -> address.
+  auto slabs() const noexcept {
+    return [this](std::size_t device, SlabKind kind) { return devices[device].slab(kind); };
+  }
 
   Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
 
@@ -153,6 +159,9 @@ struct CacheCore {
   /// Kernels may have written rows [at, at + rows).
   void wrote(std::size_t at, std::size_t rows) noexcept { high = std::max(high, std::min(at + rows, plan.max_ctx)); }
 
+  /// A fresh cache was given the state at `n`: rings hold the window there.
+  void restore(std::size_t n) noexcept { pos = len = high = restored = n; }
+
   /// The oldest row that planes of this state still hold.
   std::size_t oldest(const KvComponent& c) const noexcept {
     if (c.spec.ring_slack == 0) return 0;
@@ -166,14 +175,14 @@ struct CacheCore {
     return at - std::min(at, a.window - 1);
   }
 
-  /// Refuses a position whose windows reach below what a ring still holds.
-  Status windows_held(const char* call, std::size_t at) const noexcept {
+  /// Refuses to stand at `at` with rows up to `end` if a ring does not hold them, the window at `at` included.
+  Status rings_hold(const char* call, std::size_t at, std::size_t end) const noexcept {
     for (std::size_t il = 0; il < layers.size(); ++il) {
       for (const Component& component : layers[il]) {
         const auto* c = std::get_if<KvComponent>(&component);
         if (c == nullptr || c->spec.ring_slack == 0) continue;
         const std::size_t need = first_needed(c->spec, at);
-        if (need == at || need >= oldest(*c)) continue;
+        if (need == end || need >= oldest(*c)) continue;
         return Status::failure(ErrorKind::bad_state, call, 0, 0,
                                "position %zu needs rows from %zu on, but the ring of layer %zu holds them from %zu on: "
                                "it was taken back too far, or too late",
@@ -256,10 +265,22 @@ struct CacheCore {
     ahead = true;
   }
 
+  void taint(const char* by) noexcept {
+    tainted = true;
+    tainted_by = by;
+  }
+
+  /// Passes a failure on that has changed nothing, unless it is one of earlier work: that may have been this cache's,
+  /// and was reported as done.
+  Status noted(const Status& s) noexcept {
+    if (!tainted && s.asynchronous()) taint("a device failure that was reported late");
+    return s;
+  }
+
   Status usable(const char* call) const noexcept {
     if (!tainted) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                           "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
+                           "the cache is tainted by %s; roll back to a valid snapshot or reset", tainted_by);
   }
 
   /// No step is open and no replay is owed: conv, ssm and rows describe one position.
@@ -303,7 +324,7 @@ struct CacheCore {
 template <class Dev>
 class TaintScope {
  public:
-  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.tainted = true; }
+  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.taint("an earlier device failure"); }
   TaintScope(const TaintScope&) = delete;
   TaintScope& operator=(const TaintScope&) = delete;
   void done() noexcept { core_->tainted = false; }

@@ -29,6 +29,7 @@ template <class Api>
 struct GpuOptions {
   int ordinal = -1;                            ///< -1: the adopted stream's device, else the current one
   std::optional<typename Api::Stream> stream;  ///< adopted: it must outlive the device and everything made by it
+  bool direct_peers = true;  ///< copy_peer between GPUs goes directly where they can; false: always through the host
 };
 
 /// A device object on a GPU: one in-order stream and memory to go with it.
@@ -194,13 +195,19 @@ class GpuDev {
     });
   }
 
-  /// PeerCopyDev: enqueued on this stream, behind what `from` has now; later work of `from` waits for it.
+  /// PeerCopyDev: enqueued on this stream, behind what `from` has now; later work of `from` waits for it. Between two
+  /// GPUs that can reach each other directly, else through pinned host memory (refused while capturing then). Memory of
+  /// an adopted allocator is for the engine to open to the other device.
   Status copy_peer(std::byte* dst, GpuDev& from, const std::byte* src, std::size_t n) noexcept {
     if (n == 0) return {};
     if (!from.state_) return moved_from("copy_peer", n);
     if (!state_ || state_->stream == from.state_->stream) return copy(dst, src, n);
     const bool local = state_->ordinal == from.state_->ordinal;
     if (local && detail::ranges_overlap(dst, src, n)) return overlap("copy_peer", n);
+    if (!local && !(from.state_->open_to(state_->ordinal) && state_->open_to(from.state_->ordinal))) {
+      if (Status s = from.run_now("copy_peer", n, [] { return Api::ok; }); !s) return s;
+      return run_now("copy_peer", n, [&] { return state_->stage_from(*from.state_, dst, src, n); });
+    }
     if (Status s = from.run("copy_peer", n, [&] { return from.state_->lead(state_->stream); }); !s) return s;
     return run("copy_peer", n, [&] {
       auto e = local ? Api::copy(dst, src, n, state_->stream)
@@ -271,6 +278,7 @@ class GpuDev {
       return no_host_memory();
     }
     state->allocator = allocator;
+    state->direct_peers = options.direct_peers;
     state->ordinal = options.ordinal;
     if (options.ordinal < 0) {
       const auto e =

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memra/detail/platform.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/views.hpp>
 
 namespace memra::detail {
@@ -28,17 +29,17 @@ struct KvRange {
 
   std::int64_t base = 0;
   std::int64_t end = std::numeric_limits<std::int64_t>::max();
-  std::int64_t window = 0;  ///< 0: none
+  std::size_t window = 0;  ///< 0: none
 
   explicit KvRange(const KvReadView& kv) noexcept {
     const ConstPlaneView v = values_of(kv);
     if (kv.k.ring) {
       const std::size_t rows = std::min(kv.k.phys_rows(), v.phys_rows());
-      window = static_cast<std::int64_t>(kv.window == 0 ? rows : std::min(kv.window, rows));
+      window = kv.window == 0 ? rows : std::min(kv.window, rows);
     } else {
       base = static_cast<std::int64_t>(std::max(kv.k.base, v.base));
       end = static_cast<std::int64_t>(std::min(kv.k.base + kv.k.phys_rows(), v.base + v.phys_rows()));
-      window = static_cast<std::int64_t>(kv.window);
+      window = kv.window;
     }
   }
 
@@ -46,7 +47,7 @@ struct KvRange {
   MEMRA_HD Rows seen(std::int32_t pos, std::size_t i) const noexcept {
     if (pos < 0) return {0, 0};
     const std::int64_t hi = std::int64_t{pos} + static_cast<std::int64_t>(i) + 1;
-    const std::int64_t first = window == 0 ? 0 : hi - window;
+    const std::int64_t first = window_start(hi - 1, window);
     return {first > base ? first : base, hi < end ? hi : end};
   }
 };

@@ -10,6 +10,7 @@
 #include <memra/detail/portable_sum.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -124,10 +125,8 @@ struct PortableDraftRange {
     const std::int64_t held = base + static_cast<std::int64_t>(d.phys_rows);
     const std::int64_t end = full < held ? full : held;
     auto first = static_cast<std::int64_t>(d.floor);
-    if (d.window != 0) {
-      const std::int64_t reach = len + static_cast<std::int64_t>(row) - (static_cast<std::int64_t>(d.window) - 1);
-      first = reach > first ? reach : first;
-    }
+    const std::int64_t reach = window_start(len + static_cast<std::int64_t>(row), d.window);
+    first = reach > first ? reach : first;
     first = first < len ? first : len;
     first = first > base ? first : base;
     PortableDraftRange r;

@@ -90,7 +90,7 @@ Status land(CacheCore<Dev>& core) noexcept {
     const std::size_t bytes = row_bytes(r.ssm_format, r.ssm_elems());
     return bytes == 0 ? Status() : dev.copy(c.ssm.data(), r.plane_state(core.plane).data(), bytes);
   });
-  if (!copied) return copied;
+  if (!copied) return core.noted(copied);
   TaintScope<Dev> taint(core);
   if (Status s = store_words(core, 0); !s) return s;
   taint.done();
@@ -116,9 +116,9 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
     const auto get = [&](void* to, const void* from, std::size_t n) {
       return dev.download(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), n);
     };
-    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return f;
+    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return core.noted(f);
     if (stage.commit.words != nullptr) {
-      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return f;
+      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return core.noted(f);
     }
     if (s == 0) words = w;
     const std::int32_t reached = now < 0 ? ~now : now;
@@ -137,8 +137,8 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
   if (agree && status == 0 && !ran_out) return {};
-  core.tainted = true;
   if (!agree) {
+    core.taint("stages that were at different steps or rounds");
     return Status::failure(
         ErrorKind::bad_state, "catch_up", 0, 0,
         "the stages are at different steps or rounds: one was missed, or an advance failed half way; "
@@ -146,9 +146,11 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
         core.pos);
   }
   if (status != 0 && !ran_out) {
+    core.taint("an accept length that was outside its round");
     return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                            "an accept length was outside the round; roll back or reset");
   }
+  core.taint("a step on the device that would have passed max_ctx");
   return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                          "rows on the device would have passed max_ctx %zu; the stream ends at position %zu: roll back "
                          "or reset",

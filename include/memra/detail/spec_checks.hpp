@@ -1,7 +1,6 @@
 // What a layer's specification must satisfy before a plan multiplies its numbers.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memra/detail/checked_math.hpp>
 #include <memra/detail/scratch.hpp>
@@ -25,13 +24,6 @@ inline const AttentionSpec* owned_attention(const ModelConfig& cfg, std::size_t 
     if (nth-- == 0) return std::get_if<AttentionSpec>(&state);
   }
   return nullptr;
-}
-
-/// An upper bound of attend_scratch_bytes, which multiplies without looking.
-inline bool scratch_fits(const AttentionSpec& a, std::size_t n_heads) noexcept {
-  const CheckedSize queries = CheckedSize(std::max(n_heads, a.n_kv_heads)) * attend_block_rows;
-  const CheckedSize tile = CheckedSize(a.head_dim_k) + a.head_dim_v + 1;
-  return ((tile * a.n_kv_heads + queries * tile) * 4 * (2 * attend_tile)).valid();
 }
 
 inline Status check_ring(const AttentionSpec& a, std::size_t layer) noexcept {
@@ -59,7 +51,7 @@ inline Status check_spec(const AttentionSpec& a, const ModelConfig&, const Place
   if (!(CheckedSize(a.n_kv_heads) * a.head_dim_k).valid() || !(CheckedSize(a.n_kv_heads) * a.head_dim_v).valid()) {
     return plan_error(layer, "n_kv_heads * head_dim does not fit");
   }
-  if (!scratch_fits(a, a.n_heads)) {
+  if (!attend_scratch_fits(a.n_heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v)) {
     return plan_error(layer, "the scratch of attend does not fit: n_heads or head_dim is too large");
   }
   return check_ring(a, layer);
@@ -77,7 +69,7 @@ inline Status check_spec(const SharedKvSpec& s, const ModelConfig& cfg, const Pl
   if (donor->n_kv_heads == 0 || s.n_heads % donor->n_kv_heads != 0) {
     return plan_error(layer, "n_heads is not a multiple of the donor's n_kv_heads");
   }
-  if (!scratch_fits(*donor, s.n_heads)) {
+  if (!attend_scratch_fits(s.n_heads, donor->n_kv_heads, donor->head_dim_k, donor->head_dim_v)) {
     return plan_error(layer, "the scratch of attend does not fit: n_heads is too large");
   }
   if (placement.device_of[stage_of(placement, layer)] != placement.device_of[stage_of(placement, s.donor)]) {

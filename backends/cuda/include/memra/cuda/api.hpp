@@ -81,6 +81,21 @@ struct CudaApi {
     return e;
   }
   static Error destroy_pool(Pool pool) noexcept { return cudaMemPoolDestroy(pool); }
+  /// Lets device `other` reach what the pool has and will have; devices are closed to each other at first.
+  static Error open_pool(Pool pool, int other) noexcept {
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = other;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    return cudaMemPoolSetAccess(pool, &access, 1);
+  }
+  /// Whether the hardware lets device `other` reach memory of device `ordinal`.
+  static Error can_reach(bool* yes, int other, int ordinal) noexcept {
+    int can = 0;
+    const Error e = cudaDeviceCanAccessPeer(&can, other, ordinal);
+    *yes = e == ok && can != 0;
+    return e;
+  }
   static Error trim_pool(Pool pool, std::size_t keep) noexcept { return cudaMemPoolTrimTo(pool, keep); }
   static Error allocate(void** p, std::size_t n, Pool pool, Stream s) noexcept {
     return cudaMallocFromPoolAsync(p, n, pool, s);
