@@ -52,7 +52,7 @@ struct RecurrentSpec {
   KeyHeadMap map = {};         ///< which key head a value head reads
   bool second_buffer = false;  ///< a second ssm for kernels that cannot update in place; counted by the plan
 
-  std::size_t conv_dim() const noexcept {
+  constexpr std::size_t conv_dim() const noexcept {
     return conv_channels != 0 ? conv_channels : 2 * d_k * n_k_heads + d_v * n_v_heads;
   }
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;
@@ -95,15 +95,15 @@ constexpr std::size_t call_rows(const AttentionSpec& a, std::size_t max_ctx) noe
 
 /// `a` with a window, in a ring that takes calls of up to `slack` rows and rollbacks to `slack` rows before the last
 /// that was written. 0: planes of max_ctx rows.
-inline AttentionSpec windowed(AttentionSpec a, std::size_t window, std::size_t slack) {
+constexpr AttentionSpec windowed(AttentionSpec a, std::size_t window, std::size_t slack) {
   a.window = window;
   a.ring_slack = slack;
   return a;
 }
 
 /// Latent rows of MLA: [kv_lora_rank | rope_dim] per token, one for all query heads, V being the latent part.
-inline AttentionSpec latent_rows(std::size_t n_heads, std::size_t kv_lora_rank, std::size_t rope_dim,
-                                 Format format = Format::q8_0, Layout layout = Layout::blocks) {
+constexpr AttentionSpec latent_rows(std::size_t n_heads, std::size_t kv_lora_rank, std::size_t rope_dim,
+                                    Format format = Format::q8_0, Layout layout = Layout::blocks) {
   AttentionSpec a;
   a.n_heads = n_heads;
   a.n_kv_heads = 1;
@@ -116,13 +116,13 @@ inline AttentionSpec latent_rows(std::size_t n_heads, std::size_t kv_lora_rank, 
 }
 
 /// Keys of a sparse-attention indexer: rows of `dim` that are only scored. Nothing is attended.
-inline AttentionSpec index_rows(std::size_t dim, Format format = Format::q8_0, Layout layout = Layout::blocks) {
+constexpr AttentionSpec index_rows(std::size_t dim, Format format = Format::q8_0, Layout layout = Layout::blocks) {
   return latent_rows(1, 0, dim, format, layout);
 }
 
 /// Gated delta rule (Qwen3-Next and kin): one decay per value head, convolution over q, k and v.
-inline RecurrentSpec gated_delta(std::size_t n_k_heads, std::size_t n_v_heads, std::size_t d_k, std::size_t d_v,
-                                 std::size_t d_conv) {
+constexpr RecurrentSpec gated_delta(std::size_t n_k_heads, std::size_t n_v_heads, std::size_t d_k, std::size_t d_v,
+                                    std::size_t d_conv) {
   RecurrentSpec r;
   r.n_k_heads = n_k_heads;
   r.n_v_heads = n_v_heads;
@@ -133,7 +133,7 @@ inline RecurrentSpec gated_delta(std::size_t n_k_heads, std::size_t n_v_heads, s
 }
 
 /// Kimi delta attention: a decay per key channel. Its three convolutions are one over all q, then all k, then all v.
-inline RecurrentSpec kda(std::size_t n_heads, std::size_t d_k, std::size_t d_v, std::size_t d_conv) {
+constexpr RecurrentSpec kda(std::size_t n_heads, std::size_t d_k, std::size_t d_v, std::size_t d_conv) {
   RecurrentSpec r = gated_delta(n_heads, n_heads, d_k, d_v, d_conv);
   r.rule = ScanRule::kda;
   return r;
@@ -141,15 +141,15 @@ inline RecurrentSpec kda(std::size_t n_heads, std::size_t d_k, std::size_t d_v, 
 
 /// Mamba-2: convolution over d_inner + 2 * n_groups * d_state, ssm [n_heads][head_dim][d_state]; B and C of a group
 /// serve n_heads / n_groups neighbouring heads.
-inline RecurrentSpec mamba2(std::size_t n_heads, std::size_t head_dim, std::size_t n_groups, std::size_t d_state,
-                            std::size_t d_conv) {
+constexpr RecurrentSpec mamba2(std::size_t n_heads, std::size_t head_dim, std::size_t n_groups, std::size_t d_state,
+                               std::size_t d_conv) {
   RecurrentSpec r = gated_delta(n_groups, n_heads, d_state, head_dim, d_conv);
   r.rule = ScanRule::linear;
   return r;
 }
 
 /// Mamba-1: convolution over d_inner, ssm [d_inner][d_state], a decay per element.
-inline RecurrentSpec mamba1(std::size_t d_inner, std::size_t d_state, std::size_t d_conv) {
+constexpr RecurrentSpec mamba1(std::size_t d_inner, std::size_t d_state, std::size_t d_conv) {
   RecurrentSpec r = gated_delta(1, 1, d_state, d_inner, d_conv);
   r.rule = ScanRule::mamba1;
   r.conv_channels = d_inner;
@@ -157,14 +157,14 @@ inline RecurrentSpec mamba1(std::size_t d_inner, std::size_t d_state, std::size_
 }
 
 /// Lightning and other decay-only linear attention: no convolution.
-inline RecurrentSpec lightning(std::size_t n_heads, std::size_t d_k, std::size_t d_v) {
+constexpr RecurrentSpec lightning(std::size_t n_heads, std::size_t d_k, std::size_t d_v) {
   RecurrentSpec r = gated_delta(n_heads, n_heads, d_k, d_v, 1);
   r.rule = ScanRule::linear;
   return r;
 }
 
 /// A convolution and nothing else (LFM2).
-inline RecurrentSpec short_conv(std::size_t channels, std::size_t d_conv) {
+constexpr RecurrentSpec short_conv(std::size_t channels, std::size_t d_conv) {
   RecurrentSpec r;
   r.rule = ScanRule::none;
   r.d_conv = d_conv;
@@ -173,7 +173,7 @@ inline RecurrentSpec short_conv(std::size_t channels, std::size_t d_conv) {
 }
 
 /// `r` with its convolution's history and its ssm in these formats: f32, f16 or bf16.
-inline RecurrentSpec stored_as(RecurrentSpec r, Format conv, Format ssm) {
+constexpr RecurrentSpec stored_as(RecurrentSpec r, Format conv, Format ssm) {
   r.conv_format = conv;
   r.ssm_format = ssm;
   return r;

@@ -66,13 +66,17 @@ void place_components(CacheCore<Dev>& core) {
   core.layers.resize(core.config.layers.size());
   for (std::size_t il = 0; il < core.layers.size(); ++il) {
     for (const StateSpec& spec : core.config.layers[il].states) {
-      core.layers[il].push_back(std::visit(
-          Overloaded{[](const AttentionSpec& a) -> Component {
-                       return KvComponent{a, {}, {}, 0};
-                     },
-                     [](const SharedKvSpec& s) -> Component { return SharedKvComponent{s}; },
-                     [](const RecurrentSpec& r) -> Component { return RecurComponent{r, {}, {}, {}, 0, {}}; }},
-          spec));
+      core.layers[il].push_back(
+          std::visit(Overloaded{[](const AttentionSpec& a) -> Component {
+                                  return KvComponent{a, {}, {}, 0};
+                                },
+                                [](const SharedKvSpec& s) -> Component { return SharedKvComponent{s}; },
+                                [](const RecurrentSpec& r) -> Component {
+                                  RecurComponent c;
+                                  c.spec = r;
+                                  return c;
+                                }},
+                     spec));
       const StateRole role = role_of(spec);
       core.has_recurrent = core.has_recurrent || !role.attention;
       core.n_components += role.written ? 1 : 0;
