@@ -200,43 +200,42 @@ struct HipAttend {
   /// Folds the teams' results, ascending, into the chunk's partials.
   __device__ void merge(std::size_t row, std::size_t head, unsigned present, std::size_t chunk, unsigned lane,
                         unsigned team, const Sums& s) const {
+    __shared__ float tops[queries][hip_attend_teams];
+    __shared__ float weights[queries][hip_attend_teams];
+    __shared__ float sums[hip_attend_teams][Dim];
+    if (lane == 0) {
+#pragma unroll
+      for (unsigned i = 0; i < queries; ++i) tops[i][team] = s.m[i];
+    }
+    __syncthreads();
 #pragma unroll
     for (unsigned i = 0; i < queries; ++i) {
-      // Heads that are not there take part in the barriers, so that the loop is unrolled: its arrays are registers.
-      merge_one(i < present ? shape.partial(partials, row, head + i, chunk) : nullptr, lane, team, s.o[i], s.offset[i],
-                s.m[i], s.l[i]);
-    }
-  }
-
-  static __device__ void merge_one(float* out, unsigned lane, unsigned team, const float (&o)[n], float offset, float m,
-                                   float l) {
-    __shared__ float sums[hip_attend_teams][Dim];
-    __shared__ float tops[hip_attend_teams];
-    __shared__ float weights[hip_attend_teams];
-    __syncthreads();
+      float top = tops[i][0];
 #pragma unroll
-    for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = V::has_offset ? o[e] + offset : o[e];
-    if (lane == 0) {
-      tops[team] = m;
-      weights[team] = l;
-    }
-    __syncthreads();
-    if (out == nullptr) return;
-    float top = tops[0];
-    for (unsigned t = 1; t < hip_attend_teams; ++t) top = fmaxf(top, tops[t]);
-    for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
-      float sum = 0.0F;
-      float weight = 0.0F;
-      for (unsigned t = 0; t < hip_attend_teams; ++t) {
-        // A team without keys has -inf and zeros: it adds +0.
-        const float c = tops[t] == top ? 1.0F : exp2f(tops[t] - top);
-        sum = fmaf(sums[t][d], c, sum);
-        weight = fmaf(weights[t], c, weight);
+      for (unsigned t = 1; t < hip_attend_teams; ++t) top = fmaxf(top, tops[i][t]);
+      // A team without keys has -inf and zeros: it adds +0.
+      const float c = s.m[i] == top ? 1.0F : exp2f(s.m[i] - top);
+      if (lane == 0) weights[i][team] = s.l[i] * c;
+#pragma unroll
+      for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = (s.o[i][e] + s.offset[i]) * c;
+      __syncthreads();
+      if (i < present) {  // heads that are not there take part in the barriers
+        float* const out = shape.partial(partials, row, head + i, chunk);
+        for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
+          float sum = 0.0F;
+#pragma unroll
+          for (unsigned t = 0; t < hip_attend_teams; ++t) sum += sums[t][d];
+          out[d] = sum;
+        }
+        if (threadIdx.x == 0) {
+          float weight = 0.0F;
+#pragma unroll
+          for (unsigned t = 0; t < hip_attend_teams; ++t) weight += weights[i][t];
+          out[Dim] = top;
+          out[Dim + 1] = weight;
+        }
       }
-      out[d] = sum;
-      if (d != 0) continue;
-      out[Dim] = top;
-      out[Dim + 1] = weight;
+      __syncthreads();
     }
   }
 };
