@@ -1,0 +1,136 @@
+// The end of a round on CUDA, all layers of a stage and all caches of a batch at once. Same bits as the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/portable_round.hpp>
+#include <memra/detail/strict_fp.hpp>
+#include <memra/launch.hpp>
+#include <memra/round_views.hpp>
+#include <memra/views.hpp>
+
+namespace memra::detail {
+
+/// round_commit: a channel per thread, whose columns are read before the first is overwritten.
+struct CudaRoundCommit {
+  static constexpr unsigned block_threads = 256;
+
+  RoundCommit one;
+  const RoundCommit* many;  ///< nullptr: `one`
+
+  static bool fits(const RoundCommit& c, std::size_t n) noexcept { return n <= 65535 && c.n_layers <= 65535; }
+  /// At least one block per cache: it moves the words.
+  static Grid grid(const RoundCommit& c, std::size_t n) noexcept {
+    return {c.conv_dim == 0 ? 1 : (c.conv_dim + block_threads - 1) / block_threads, c.n_layers == 0 ? 1 : c.n_layers,
+            n};
+  }
+
+  /// Item: (block of channels, layer, cache).
+  __device__ void block(const Item& item) const {
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
+    const std::int32_t accept = c.accepted();
+    if (item.x == 0 && item.y == 0 && threadIdx.x == 0) RoundCommitBody::move_words(c, accept);
+    if (item.y >= c.n_layers || accept == 0) return;
+    const RecurView& r = c.layers[item.y];
+    const std::size_t width = r.conv_dim();
+    const std::size_t kept = r.d_conv - 1;
+    const std::size_t ch = item.x * block_threads + threadIdx.x;
+    if (ch >= width) return;
+    float* const ring = r.conv + ch * kept;
+    const float* const rows = r.round.conv_rows + ch;
+    const auto a = static_cast<std::size_t>(accept);
+    const auto column = [&](std::size_t j) { return a + j < kept ? ring[a + j] : rows[(a + j - kept) * width]; };
+    if (kept == 3) {
+      const float x = column(0);
+      const float y = column(1);
+      const float z = column(2);
+      ring[0] = x;
+      ring[1] = y;
+      ring[2] = z;
+      return;
+    }
+    for (std::size_t j = 0; j < kept; ++j) ring[j] = column(j);  // ascending: read before it is overwritten
+  }
+};
+
+/// round_apply: a warp goes over four columns of S at a time, four elements per lane, through all accepted tokens.
+struct CudaRoundApply {
+  static constexpr unsigned block_threads = 128;
+  static constexpr unsigned warp_columns = 4;
+  static constexpr unsigned head_blocks = 8;  ///< blocks that share a head's columns
+  static constexpr unsigned slot_columns = block_threads / 32 * warp_columns;
+
+  RoundCommit one;
+  const RoundCommit* many;  ///< nullptr: `one`
+
+  static bool fits(const RoundCommit& c, std::size_t n) noexcept { return n <= 65535 && c.n_layers <= 65535; }
+  static Grid grid(const RoundCommit& c, std::size_t n) noexcept { return {c.heads * head_blocks, c.n_layers, n}; }
+
+  /// Item: (part of a head, layer, cache).
+  __device__ void block(const Item& item) const {
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
+    if (item.y >= c.n_layers || c.mode != RoundMode::stash) return;
+    const RecurView& r = c.layers[item.y];
+    const std::size_t h = item.x / head_blocks;
+    const auto accept = static_cast<unsigned>(c.accepted());
+    if (h >= r.n_v_heads || accept == 0) return;
+    float* const state = r.plane(r.current()) + h * r.d_v * r.d_k;
+    const float* const k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * r.d_k;
+    const float* const u = r.round.u + h * r.d_v;
+    const float* const decay = r.round.decay + h;
+    const std::size_t lane = threadIdx.x % 32;
+    std::size_t v = (item.x % head_blocks) * slot_columns + threadIdx.x / 32 * warp_columns;
+    for (; v < r.d_v; v += head_blocks * slot_columns) {
+      const std::size_t columns = r.d_v - v < warp_columns ? r.d_v - v : warp_columns;
+      if (r.d_k % 4 == 0) {  // planes begin on multiples of 256 bytes
+        for (std::size_t i = lane * 4; i < r.d_k; i += 128) four(r, state, k, u, decay, v, columns, i, accept);
+      } else {
+        for (std::size_t i = lane; i < r.d_k; i += 32) one_element(r, state, k, u, decay, v, columns, i, accept);
+      }
+    }
+  }
+
+ private:
+  static __device__ void four(const RecurView& r, float* state, const float* k, const float* u, const float* decay,
+                              std::size_t v, std::size_t columns, std::size_t i, unsigned accept) {
+    float4 s[warp_columns];
+#pragma unroll
+    for (unsigned c = 0; c < warp_columns; ++c) {
+      if (c < columns) s[c] = *reinterpret_cast<const float4*>(state + (v + c) * r.d_k + i);
+    }
+    const std::size_t key_row = r.n_k_heads * r.d_k;
+    const std::size_t u_row = r.n_v_heads * r.d_v;
+#pragma unroll 4
+    for (unsigned t = 0; t < accept; ++t) {
+      const float4 x = *reinterpret_cast<const float4*>(k + t * key_row + i);
+      const float factor = decay[t * r.n_v_heads];
+#pragma unroll
+      for (unsigned c = 0; c < warp_columns; ++c) {
+        const float w = c < columns ? u[t * u_row + v + c] : 0.0F;
+        s[c].x = product(s[c].x, factor) + product(x.x, w);
+        s[c].y = product(s[c].y, factor) + product(x.y, w);
+        s[c].z = product(s[c].z, factor) + product(x.z, w);
+        s[c].w = product(s[c].w, factor) + product(x.w, w);
+      }
+    }
+#pragma unroll
+    for (unsigned c = 0; c < warp_columns; ++c) {
+      if (c < columns) *reinterpret_cast<float4*>(state + (v + c) * r.d_k + i) = s[c];
+    }
+  }
+
+  static __device__ void one_element(const RecurView& r, float* state, const float* k, const float* u,
+                                     const float* decay, std::size_t v, std::size_t columns, std::size_t i,
+                                     unsigned accept) {
+    for (std::size_t c = v; c < v + columns; ++c) {
+      float y = state[c * r.d_k + i];
+      for (unsigned t = 0; t < accept; ++t) {
+        y = product(y, decay[t * r.n_v_heads]) +
+            product(k[t * r.n_k_heads * r.d_k + i], u[t * r.n_v_heads * r.d_v + c]);
+      }
+      state[c * r.d_k + i] = y;
+    }
+  }
+};
+
+}  // namespace memra::detail
