@@ -21,6 +21,13 @@ struct NothingBody {
   MEMRA_HD void operator()(const memra::Item&) const noexcept {}
 };
 
+/// The least a kernel can do that reads and writes: 128 numbers.
+struct MoveBody {
+  const float* from;
+  float* to;
+  MEMRA_HD void operator()(const memra::Item& item) const noexcept { to[item.x] = from[item.x]; }
+};
+
 void append_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
   std::printf("\nappend of K and V (1,024 elements each), one launch, us (GB/s, of the copy ceiling)\n");
   for (const auto& [k, v, l] :
@@ -205,7 +212,13 @@ TEST_CASE("times", "[.bench]") {
   const double nothing = timer.us([&] {
     memra::check(memra::launch(dev, "nothing", memra::Grid{1, 1, 1}, NothingBody{}));
   });
-  std::printf("ceilings: copy %.0f GB/s (read + write), empty kernel in a graph %.2f us\n", copy, nothing);
+  const Filled few(dev, 1024, 2);
+  const double moves = timer.us([&] {
+    memra::check(memra::launch(dev, "move", memra::Grid{128, 1, 1}, MoveBody{few.x, few.x + 512}));
+  });
+  std::printf(
+      "ceilings: copy %.0f GB/s (read + write); a kernel in a graph: empty %.2f us, one load and store %.2f us\n", copy,
+      nothing, moves);
   append_table(dev, timer, copy);
   scan_table(dev, timer, copy);
   round_table(dev, timer);

@@ -70,66 +70,76 @@ struct CudaRoundApply {
   __device__ void block(const Item& item) const {
     const RoundCommit c = RoundCommit::of(one, many, item.z);
     if (item.y >= c.n_layers || c.mode != RoundMode::stash) return;
-    const RecurView& r = c.layers[item.y];
+    const RecurView r = c.layers[item.y];
     const std::size_t h = item.x / head_blocks;
     const auto accept = static_cast<unsigned>(c.accepted());
     if (h >= r.n_v_heads || accept == 0) return;
+    const std::size_t kh = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
+    const Kept from{r.round.k + kh * r.d_k,
+                    r.round.u + h * r.d_v,
+                    r.round.decay + h,
+                    r.n_k_heads * r.d_k,
+                    r.n_v_heads * r.d_v,
+                    r.n_v_heads,
+                    accept};
     float* const state = r.plane(r.current()) + h * r.d_v * r.d_k;
-    const float* const k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * r.d_k;
-    const float* const u = r.round.u + h * r.d_v;
-    const float* const decay = r.round.decay + h;
     const std::size_t lane = threadIdx.x % 32;
     std::size_t v = (item.x % head_blocks) * slot_columns + threadIdx.x / 32 * warp_columns;
     for (; v < r.d_v; v += head_blocks * slot_columns) {
-      const std::size_t columns = r.d_v - v < warp_columns ? r.d_v - v : warp_columns;
-      if (r.d_k % 4 == 0) {  // planes begin on multiples of 256 bytes
-        for (std::size_t i = lane * 4; i < r.d_k; i += 128) four(r, state, k, u, decay, v, columns, i, accept);
-      } else {
-        for (std::size_t i = lane; i < r.d_k; i += 32) one_element(r, state, k, u, decay, v, columns, i, accept);
+      if (r.d_k % 4 == 0 && r.d_v % warp_columns == 0) {  // planes begin on multiples of 256 bytes
+        for (std::size_t i = lane * 4; i < r.d_k; i += 128) four_columns(from, state + v * r.d_k + i, r.d_k, v, i);
+        continue;
+      }
+      for (std::size_t n = v; n < v + warp_columns && n < r.d_v; ++n) {
+        for (std::size_t i = lane; i < r.d_k; i += 32) one_element(from, state + n * r.d_k + i, n, i);
       }
     }
   }
 
  private:
-  static __device__ void four(const RecurView& r, float* state, const float* k, const float* u, const float* decay,
-                              std::size_t v, std::size_t columns, std::size_t i, unsigned accept) {
+  /// What the round kept, of one head.
+  struct Kept {
+    const float* k;
+    const float* u;
+    const float* decay;
+    std::size_t k_row, u_row, decay_row;  ///< elements from token to token
+    unsigned accept;
+  };
+
+  static __device__ void four_columns(const Kept& from, float* at, std::size_t column, std::size_t v, std::size_t i) {
     float4 s[warp_columns];
 #pragma unroll
-    for (unsigned c = 0; c < warp_columns; ++c) {
-      if (c < columns) s[c] = *reinterpret_cast<const float4*>(state + (v + c) * r.d_k + i);
-    }
-    const std::size_t key_row = r.n_k_heads * r.d_k;
-    const std::size_t u_row = r.n_v_heads * r.d_v;
+    for (unsigned c = 0; c < warp_columns; ++c) s[c] = *reinterpret_cast<const float4*>(at + c * column);
+    const float* k = from.k + i;
+    const float* u = from.u + v;
+    const float* decay = from.decay;
 #pragma unroll 4
-    for (unsigned t = 0; t < accept; ++t) {
-      const float4 x = *reinterpret_cast<const float4*>(k + t * key_row + i);
-      const float factor = decay[t * r.n_v_heads];
+    for (unsigned t = 0; t < from.accept; ++t) {
+      const float4 x = *reinterpret_cast<const float4*>(k);
+      const float4 w4 = *reinterpret_cast<const float4*>(u);
+      const float w[warp_columns] = {w4.x, w4.y, w4.z, w4.w};
+      const float factor = *decay;
+      k += from.k_row;
+      u += from.u_row;
+      decay += from.decay_row;
 #pragma unroll
       for (unsigned c = 0; c < warp_columns; ++c) {
-        const float w = c < columns ? u[t * u_row + v + c] : 0.0F;
-        s[c].x = product(s[c].x, factor) + product(x.x, w);
-        s[c].y = product(s[c].y, factor) + product(x.y, w);
-        s[c].z = product(s[c].z, factor) + product(x.z, w);
-        s[c].w = product(s[c].w, factor) + product(x.w, w);
+        s[c].x = product(s[c].x, factor) + product(x.x, w[c]);
+        s[c].y = product(s[c].y, factor) + product(x.y, w[c]);
+        s[c].z = product(s[c].z, factor) + product(x.z, w[c]);
+        s[c].w = product(s[c].w, factor) + product(x.w, w[c]);
       }
     }
 #pragma unroll
-    for (unsigned c = 0; c < warp_columns; ++c) {
-      if (c < columns) *reinterpret_cast<float4*>(state + (v + c) * r.d_k + i) = s[c];
-    }
+    for (unsigned c = 0; c < warp_columns; ++c) *reinterpret_cast<float4*>(at + c * column) = s[c];
   }
 
-  static __device__ void one_element(const RecurView& r, float* state, const float* k, const float* u,
-                                     const float* decay, std::size_t v, std::size_t columns, std::size_t i,
-                                     unsigned accept) {
-    for (std::size_t c = v; c < v + columns; ++c) {
-      float y = state[c * r.d_k + i];
-      for (unsigned t = 0; t < accept; ++t) {
-        y = product(y, decay[t * r.n_v_heads]) +
-            product(k[t * r.n_k_heads * r.d_k + i], u[t * r.n_v_heads * r.d_v + c]);
-      }
-      state[c * r.d_k + i] = y;
+  static __device__ void one_element(const Kept& from, float* at, std::size_t v, std::size_t i) {
+    float y = *at;
+    for (unsigned t = 0; t < from.accept; ++t) {
+      y = product(y, from.decay[t * from.decay_row]) + product(from.k[t * from.k_row + i], from.u[t * from.u_row + v]);
     }
+    *at = y;
   }
 };
 

@@ -47,132 +47,171 @@ struct CudaScan {
   static constexpr unsigned block_threads = 128;
   static constexpr unsigned lanes = 8;
   static constexpr unsigned block_columns = block_threads / lanes;
+  static constexpr unsigned all_lanes = 0xffffffffU;
 
   RecurView r;
   ScanArgs a;
   CudaKeyHeads heads;
+  std::uint32_t rows;
   float inv;  ///< 1 / sqrt(d_k), rounded once
 
   CudaScan(const RecurView& view, const ScanArgs& args) noexcept
-      : r(view), a(args), heads(view), inv(1.0F / std::sqrt(static_cast<float>(view.d_k))) {}
+      : r(view),
+        a(args),
+        heads(view),
+        rows(static_cast<std::uint32_t>(view.rows)),
+        inv(1.0F / std::sqrt(static_cast<float>(view.d_k))) {}
 
   static bool fits(const RecurView& r, const ScanArgs& a) noexcept {
     const auto bits = reinterpret_cast<std::uintptr_t>(a.q) | reinterpret_cast<std::uintptr_t>(a.k) |
                       reinterpret_cast<std::uintptr_t>(r.ssm) | reinterpret_cast<std::uintptr_t>(r.round.planes) |
                       reinterpret_cast<std::uintptr_t>(r.round.k) | (a.q_stride | a.k_stride) * sizeof(float);
-    return r.d_k == Steps * 16 && bits % sizeof(float2) == 0 && r.n_v_heads <= 65535;
+    return r.d_k == Steps * 16 && bits % sizeof(float2) == 0 && r.n_v_heads <= 65535 && r.d_v <= 0x7fffffffU &&
+           r.rows < 0x7fffffffU;
   }
 
   /// Item: (block of columns of a head, head).
   __device__ void block(const Item& item) const {
-    const unsigned lane = threadIdx.x % lanes;
-    const auto h = static_cast<std::uint32_t>(item.y);
-    const std::size_t column = item.x * block_columns + threadIdx.x / lanes;
-    const bool live = column < r.d_v;
-    const std::size_t first = live ? column : 0;
-    const std::size_t kh = heads.of(h);
-    const bool fits = r.fits();
-    std::size_t plane = Mode == RoundMode::none && r.round.plane_d == nullptr ? 0 : r.current();
-    const std::size_t at = (h * r.d_v + first) * r.d_k + 2 * lane;
-    float* const state = r.plane(plane) + at;
-    float2 s[Steps];
-    load(s, state);
-    const float* q = a.q + kh * r.d_k + 2 * lane;
-    const float* k = a.k + kh * r.d_k + 2 * lane;
-    const float* v = a.v + h * r.d_v + first;
-    float2 next_k[Steps];
-    float2 next_q[Steps];
-    load(next_k, k);
-    load(next_q, q);
-    float next_v = *v;
-    // Each lane looks after the scalars of one token of every eight.
-    float g = 0.0F;
-    float beta = 0.0F;
-    float next_g = scalar(a.g, h, lane);
-    float next_beta = scalar(a.beta, h, lane);
-    if (!fits) return;
-    const bool keeps_keys = Mode == RoundMode::stash && live && column == 0 && heads.reads_first(h);
-    float* out = a.out + h * r.d_v + first;
-    for (std::size_t t = 0; t < r.rows; ++t) {
-      const unsigned mine = static_cast<unsigned>(t % lanes);
-      if (mine == 0) {
-        g = exp_f32(next_g);
-        beta = next_beta;
-        next_g = scalar(a.g, h, t + lanes + lane);
-        next_beta = scalar(a.beta, h, t + lanes + lane);
-      }
-      float2 kv[Steps];
-      float2 qv[Steps];
-#pragma unroll
-      for (unsigned i = 0; i < Steps; ++i) {
-        kv[i] = next_k[i];
-        qv[i] = next_q[i];
-      }
-      const float value = next_v;
-      if (t + 1 < r.rows) {
-        k += a.k_stride;
-        q += a.q_stride;
-        v += a.v_stride;
-        load(next_k, k);
-        load(next_q, q);
-        next_v = *v;
-      }
-      const float decay = __shfl_sync(0xffffffffU, g, mine, lanes);
-      const float rate = __shfl_sync(0xffffffffU, beta, mine, lanes);
-      float2 read = make_float2(0.0F, 0.0F);
-#pragma unroll
-      for (unsigned i = 0; i < Steps; ++i) {
-        s[i].x = product(s[i].x, decay);
-        s[i].y = product(s[i].y, decay);
-        read.x = read.x + product(s[i].x, kv[i].x);
-        read.y = read.y + product(s[i].y, kv[i].y);
-      }
-      const float u = product(rate, value - fold(read, lane));
-      float2 write = make_float2(0.0F, 0.0F);
-#pragma unroll
-      for (unsigned i = 0; i < Steps; ++i) {
-        s[i].x = s[i].x + product(kv[i].x, u);
-        s[i].y = s[i].y + product(kv[i].y, u);
-        write.x = write.x + product(s[i].x, qv[i].x);
-        write.y = write.y + product(s[i].y, qv[i].y);
-      }
-      const float y = product(fold(write, lane), inv);
-      if (live && lane == 0) *out = y;
-      out += r.n_v_heads * r.d_v;
-      if constexpr (Mode == RoundMode::planes) {
-        plane = plane + 1 == r.round.n_planes ? 0 : plane + 1;
-        if (live) keep(r.plane(plane) + at, s);
-      } else if constexpr (Mode == RoundMode::stash) {
-        if (live && lane == 0) r.round.u[(t * r.n_v_heads + h) * r.d_v + column] = u;
-        if (live && column == 0 && lane == 0) r.round.decay[t * r.n_v_heads + h] = decay;
-        if (keeps_keys) keep(r.round.k + (t * r.n_k_heads + kh) * r.d_k + 2 * lane, kv);
-      }
+    Thread th;
+    th.lane = threadIdx.x % lanes;
+    th.h = static_cast<std::uint32_t>(item.y);
+    th.kh = heads.of(th.h);
+    th.column = static_cast<std::uint32_t>(item.x) * block_columns + threadIdx.x / lanes;
+    const bool inside = th.column < r.d_v;
+    const std::size_t first = inside ? th.column : 0;
+    th.plane = r.current();
+    th.at = (th.h * r.d_v + first) * r.d_k + 2 * th.lane;
+    th.q = a.q + th.kh * r.d_k + 2 * th.lane;
+    th.k = a.k + th.kh * r.d_k + 2 * th.lane;
+    th.v = a.v + th.h * r.d_v + first;
+    th.out = a.out + th.h * r.d_v + first;
+    float* const state = r.plane(th.plane) + th.at;
+    load(th.s, state);
+    Token even;
+    Token odd;
+    fetch(th, even);
+    th.next_g = scalar(a.g, th.h, th.lane);
+    th.next_beta = scalar(a.beta, th.h, th.lane);
+    // A call that does not fit goes through the motions and writes nothing: no load waits for the position.
+    th.live = inside && r.fits();
+    th.keeps_keys = Mode == RoundMode::stash && th.live && th.column == 0 && heads.reads_first(th.h);
+    // Two sets of registers take turns: while one token is worked on, the next one's inputs are on their way.
+    for (std::uint32_t t = 0; t < rows; t += 2) {
+      advance(th, t, even, odd);
+      if (t + 1 < rows) advance(th, t + 1, odd, even);
     }
-    if (Mode == RoundMode::none && live) keep(state, s);
+    if (Mode == RoundMode::none && th.live) keep(state, th.s);
   }
 
  private:
+  /// Inputs of one token.
+  struct Token {
+    float2 k[Steps];
+    float2 q[Steps];
+    float v;
+  };
+  struct Thread {
+    std::uint32_t lane, h, kh, column;
+    bool live, keeps_keys;
+    std::size_t plane, at;
+    const float *q, *k, *v;  ///< of the token to fetch next
+    float* out;
+    float2 s[Steps];
+    // Each lane looks after the scalars of one token of every eight.
+    float g, beta, next_g, next_beta;
+  };
+
+  __device__ void fetch(Thread& th, Token& to) const {
+    load(to.k, th.k);
+    load(to.q, th.q);
+    to.v = *th.v;
+    th.k += a.k_stride;
+    th.q += a.q_stride;
+    th.v += a.v_stride;
+  }
+
+  __device__ void advance(Thread& th, std::uint32_t t, const Token& now, Token& next) const {
+    const std::uint32_t mine = t % lanes;
+    if (mine == 0) {
+      th.g = exp_f32(th.next_g);
+      th.beta = th.next_beta;
+      th.next_g = scalar(a.g, th.h, t + lanes + th.lane);
+      th.next_beta = scalar(a.beta, th.h, t + lanes + th.lane);
+      if (threadIdx.x < lanes) ahead(th, t + lanes + th.lane);
+    }
+    if (t + 1 < rows) fetch(th, next);
+    const float decay = __shfl_sync(all_lanes, th.g, mine, lanes);
+    const float rate = __shfl_sync(all_lanes, th.beta, mine, lanes);
+    float2 read = make_float2(0.0F, 0.0F);
+#pragma unroll
+    for (unsigned i = 0; i < Steps; ++i) {
+      th.s[i].x = product(th.s[i].x, decay);
+      th.s[i].y = product(th.s[i].y, decay);
+      read.x = read.x + product(th.s[i].x, now.k[i].x);
+      read.y = read.y + product(th.s[i].y, now.k[i].y);
+    }
+    const float u = product(rate, now.v - fold(read, th.lane));
+    float2 write = make_float2(0.0F, 0.0F);
+#pragma unroll
+    for (unsigned i = 0; i < Steps; ++i) {
+      th.s[i].x = th.s[i].x + product(now.k[i].x, u);
+      th.s[i].y = th.s[i].y + product(now.k[i].y, u);
+      write.x = write.x + product(th.s[i].x, now.q[i].x);
+      write.y = write.y + product(th.s[i].y, now.q[i].y);
+    }
+    const float y = product(fold(write, th.lane), inv);
+    if (th.live && th.lane == 0) *th.out = y;
+    th.out += r.n_v_heads * r.d_v;
+    if constexpr (Mode == RoundMode::planes) {
+      th.plane = th.plane + 1 == r.round.n_planes ? 0 : th.plane + 1;
+      if (th.live) keep(r.plane(th.plane) + th.at, th.s);
+    } else if constexpr (Mode == RoundMode::stash) {
+      const std::size_t head = std::size_t{t} * r.n_v_heads + th.h;
+      if (th.live && th.lane == 0) r.round.u[head * r.d_v + th.column] = u;
+      if (th.live && th.lane == 0 && th.column == 0) r.round.decay[head] = decay;
+      if (th.keeps_keys) keep(r.round.k + (t * r.n_k_heads + th.kh) * r.d_k + 2 * th.lane, now.k);
+    }
+  }
+
+  /// Brings a token's rows into the second-level cache: a token is worked on in less time than memory takes to answer.
+  __device__ void ahead(const Thread& th, std::uint32_t t) const {
+    if (t >= rows) return;
+    const float* q = a.q + t * a.q_stride + th.kh * r.d_k;
+    const float* k = a.k + t * a.k_stride + th.kh * r.d_k;
+#pragma unroll
+    for (unsigned i = 0; i < Steps * 16; i += 32) {
+      prefetch(q + i);
+      prefetch(k + i);
+    }
+    if (th.live) prefetch(a.v + t * a.v_stride + th.h * r.d_v + th.column);
+  }
+  static __device__ void prefetch(const float* p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+  }
+
+  /// Issued where it stands: the compiler would rather load behind the checks that come before the first use.
   static __device__ void load(float2 (&x)[Steps], const float* from) {
 #pragma unroll
-    for (unsigned i = 0; i < Steps; ++i) x[i] = *reinterpret_cast<const float2*>(from + 16 * i);
+    for (unsigned i = 0; i < Steps; ++i) {
+      asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x[i].x), "=f"(x[i].y) : "l"(from + 16 * i) : "memory");
+    }
   }
   static __device__ void keep(float* to, const float2 (&x)[Steps]) {
 #pragma unroll
     for (unsigned i = 0; i < Steps; ++i) *reinterpret_cast<float2*>(to + 16 * i) = x[i];
   }
   __device__ float scalar(const float* x, std::uint32_t h, std::size_t t) const {
-    return t < r.rows ? x[t * r.n_v_heads + h] : 0.0F;
+    return t < rows ? x[t * r.n_v_heads + h] : 0.0F;
   }
 
   /// Sixteen numbers: the lower four lanes go on with the even ones, the upper four with the odd ones.
   static __device__ float fold(const float2& x, unsigned lane) {
-    constexpr unsigned all = 0xffffffffU;
     const bool lower = lane < 4;
     float y = lower ? x.x : x.y;
-    y = y + __shfl_xor_sync(all, lower ? x.y : x.x, 4);
-    y = y + __shfl_xor_sync(all, y, 2);
-    y = y + __shfl_xor_sync(all, y, 1);
-    return y + __shfl_xor_sync(all, y, 4);
+    y = y + __shfl_xor_sync(all_lanes, lower ? x.y : x.x, 4);
+    y = y + __shfl_xor_sync(all_lanes, y, 2);
+    y = y + __shfl_xor_sync(all_lanes, y, 1);
+    return y + __shfl_xor_sync(all_lanes, y, 4);
   }
 };
 
