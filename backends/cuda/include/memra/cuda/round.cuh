@@ -57,7 +57,7 @@ struct CudaRoundCommit {
 struct CudaRoundApply {
   static constexpr unsigned block_threads = 128;
   static constexpr unsigned warp_columns = 4;
-  static constexpr unsigned head_blocks = 8;  ///< blocks that share a head's columns
+  static constexpr unsigned head_blocks = 2;  ///< blocks that share a head's columns
   static constexpr unsigned slot_columns = block_threads / 32 * warp_columns;
 
   RoundCommit one;
@@ -85,11 +85,11 @@ struct CudaRoundApply {
     float* const state = r.plane(r.current()) + h * r.d_v * r.d_k;
     const std::size_t lane = threadIdx.x % 32;
     std::size_t v = (item.x % head_blocks) * slot_columns + threadIdx.x / 32 * warp_columns;
+    if (r.d_k % 4 == 0 && r.d_v % warp_columns == 0) {  // planes begin on multiples of 256 bytes
+      for (std::size_t i = lane * 4; i < r.d_k; i += 128) four_columns(from, state + i, r, v, i);
+      return;
+    }
     for (; v < r.d_v; v += head_blocks * slot_columns) {
-      if (r.d_k % 4 == 0 && r.d_v % warp_columns == 0) {  // planes begin on multiples of 256 bytes
-        for (std::size_t i = lane * 4; i < r.d_k; i += 128) four_columns(from, state + v * r.d_k + i, r.d_k, v, i);
-        continue;
-      }
       for (std::size_t n = v; n < v + warp_columns && n < r.d_v; ++n) {
         for (std::size_t i = lane; i < r.d_k; i += 32) one_element(from, state + n * r.d_k + i, n, i);
       }
@@ -106,32 +106,46 @@ struct CudaRoundApply {
     unsigned accept;
   };
 
-  static __device__ void four_columns(const Kept& from, float* at, std::size_t column, std::size_t v, std::size_t i) {
-    float4 s[warp_columns];
+  /// Four elements of four columns at a time; the next ones are on their way meanwhile.
+  static __device__ void four_columns(const Kept& from, float* state, const RecurView& r, std::size_t v,
+                                      std::size_t i) {
+    float4 next[warp_columns];
+    fetch(next, state + v * r.d_k, r.d_k, v < r.d_v);
+    for (; v < r.d_v; v += head_blocks * slot_columns) {
+      float4 s[warp_columns];
 #pragma unroll
-    for (unsigned c = 0; c < warp_columns; ++c) s[c] = *reinterpret_cast<const float4*>(at + c * column);
-    const float* k = from.k + i;
-    const float* u = from.u + v;
-    const float* decay = from.decay;
+      for (unsigned c = 0; c < warp_columns; ++c) s[c] = next[c];
+      const std::size_t after = v + head_blocks * slot_columns;
+      fetch(next, state + after * r.d_k, r.d_k, after < r.d_v);
+      const float* k = from.k + i;
+      const float* u = from.u + v;
+      const float* decay = from.decay;
 #pragma unroll 4
-    for (unsigned t = 0; t < from.accept; ++t) {
-      const float4 x = *reinterpret_cast<const float4*>(k);
-      const float4 w4 = *reinterpret_cast<const float4*>(u);
-      const float w[warp_columns] = {w4.x, w4.y, w4.z, w4.w};
-      const float factor = *decay;
-      k += from.k_row;
-      u += from.u_row;
-      decay += from.decay_row;
+      for (unsigned t = 0; t < from.accept; ++t) {
+        const float4 x = *reinterpret_cast<const float4*>(k);
+        const float4 w4 = *reinterpret_cast<const float4*>(u);
+        const float w[warp_columns] = {w4.x, w4.y, w4.z, w4.w};
+        const float factor = *decay;
+        k += from.k_row;
+        u += from.u_row;
+        decay += from.decay_row;
 #pragma unroll
-      for (unsigned c = 0; c < warp_columns; ++c) {
-        s[c].x = product(s[c].x, factor) + product(x.x, w[c]);
-        s[c].y = product(s[c].y, factor) + product(x.y, w[c]);
-        s[c].z = product(s[c].z, factor) + product(x.z, w[c]);
-        s[c].w = product(s[c].w, factor) + product(x.w, w[c]);
+        for (unsigned c = 0; c < warp_columns; ++c) {
+          s[c].x = product(s[c].x, factor) + product(x.x, w[c]);
+          s[c].y = product(s[c].y, factor) + product(x.y, w[c]);
+          s[c].z = product(s[c].z, factor) + product(x.z, w[c]);
+          s[c].w = product(s[c].w, factor) + product(x.w, w[c]);
+        }
       }
-    }
 #pragma unroll
-    for (unsigned c = 0; c < warp_columns; ++c) *reinterpret_cast<float4*>(at + c * column) = s[c];
+      for (unsigned c = 0; c < warp_columns; ++c) *reinterpret_cast<float4*>(state + (v + c) * r.d_k) = s[c];
+    }
+  }
+  static __device__ void fetch(float4 (&x)[warp_columns], const float* at, std::size_t column, bool there) {
+#pragma unroll
+    for (unsigned c = 0; c < warp_columns; ++c) {
+      if (there) x[c] = *reinterpret_cast<const float4*>(at + c * column);
+    }
   }
 
   static __device__ void one_element(const Kept& from, float* at, std::size_t v, std::size_t i) {
