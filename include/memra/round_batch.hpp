@@ -145,6 +145,7 @@ class RoundBatch {
       size.n_layers = std::max(size.n_layers, c.n_layers);
       size.conv_dim = std::max(size.conv_dim, c.conv_dim);
       size.heads = std::max(size.heads, c.heads);
+      size.plain = size.plain && c.plain;
     }
     const auto* host = reinterpret_cast<const std::byte*>(table.data());
     if (Status f = dev->upload(at, host, n * sizeof(RoundCommit)); !f) return f;
@@ -186,7 +187,7 @@ class RoundBatch {
     for (Round<Dev>* r : rounds) {
       rows.push_back(r == nullptr ? -1 : static_cast<std::int32_t>(r->rows()));
       if (r != nullptr) mode = r->strategy() == Strategy::planes ? RoundMode::planes : RoundMode::stash;
-      if (r != nullptr) r->core_->tainted = true;  // until all of it is queued
+      if (r != nullptr) r->core_->taint("an earlier device failure");  // until all of it is queued
     }
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];

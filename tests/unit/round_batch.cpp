@@ -16,14 +16,14 @@ namespace {
 
 using memra::ErrorKind;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
-using Batch = memra::RoundBatch<FailingDev>;
+using Batch = memra::RoundBatch<TestDev>;
 
 /// Three sequences of different lengths on the same two devices, and their rounds.
 struct Three {
@@ -61,7 +61,7 @@ TEST_CASE("a batch commits to every cache what it would get alone", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
     Three x(by);
     const std::vector<std::size_t> accept = {0, 5, 2};
-    x.d.calls->host_copies = 0;
+    x.d.reset();
     REQUIRE(x.commit(x.all, accept).ok());
     for (std::size_t i = 0; i < 3; ++i) {
       REQUIRE_FALSE(x.rounds[i].open());
@@ -70,11 +70,10 @@ TEST_CASE("a batch commits to every cache what it would get alone", "[round]") {
     x.begin(by);
     const std::vector<std::int32_t> accept_d = {3, 0, 6};
     const std::vector<const std::int32_t*> at = {accept_d.data(), accept_d.data()};
-    x.d.calls->host_copies = 0;
-    const long allocs = x.d.calls->allocs;
+    x.d.reset();
     REQUIRE(x.batch[0].commit_d(x.all, at).ok());
-    REQUIRE(x.d.calls->host_copies == 0);  // numbers only: the table is there
-    REQUIRE(x.d.calls->allocs == allocs);
+    REQUIRE(x.d.host_copies() == 0);  // numbers only: the table is there
+    REQUIRE(x.d.allocations() == 0);
     for (std::size_t i = 0; i < 3; ++i) {
       REQUIRE(x.caches[i].catch_up().ok());
       require_straight(x.caches[i], x.m,
@@ -146,10 +145,10 @@ TEST_CASE("what cannot be a batch", "[round]") {
   REQUIRE(refused(Batch::create(std::vector<Cache*>{&x.caches[0], &plain})));
   Cache gone = std::move(other);
   REQUIRE(refused(Batch::create(std::vector<Cache*>{&other})));  // NOLINT(bugprone-use-after-move): the point
-  for (long n = 1; n <= 4; ++n) {                                // an allocation and an upload per stage
-    x.d.calls->arm(n);
+  for (std::size_t n = 1; n <= 4; ++n) {                         // an allocation and an upload per stage
+    x.d.arm(n);
     REQUIRE_FALSE(Batch::create(x.pointers()).ok());
-    x.d.calls->arm(0);
+    x.d.arm(0);
   }
   REQUIRE(Batch::create(x.pointers()).ok());
 }
@@ -179,12 +178,12 @@ TEST_CASE("a batch with one wrong member changes nothing", "[round]") {
 
 TEST_CASE("C8 a batch that fails half way taints every cache in it", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
-    for (long n = 1;; ++n) {
+    for (std::size_t n = 1;; ++n) {
       Three x(by);
-      x.d.calls->arm(n);
+      x.d.arm(n);
       const bool done = x.commit(x.all, {1, 2, 3}).ok();
-      REQUIRE(done == !x.d.calls->fired);
-      x.d.calls->arm(0);
+      REQUIRE(done == !x.d.fired());
+      x.d.arm(0);
       for (Cache& c : x.caches) REQUIRE(c.tainted() == !done);
       if (done) break;
       for (std::size_t i = 0; i < 3; ++i) {

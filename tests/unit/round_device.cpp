@@ -251,7 +251,7 @@ TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[r
       REQUIRE(m.feed(c, part(t, 0, 5)).ok());
       const auto snap = memra::check(c.snapshot());
       std::vector<float> out;
-      d.calls->host_copies = 0;
+      d.reset();
       std::size_t at = 5;
       const auto run = [&](std::size_t accept) {
         const Accepts a(c.n_stages(), accept);
@@ -266,7 +266,7 @@ TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[r
         run(accept);
         at += accept;
       }
-      REQUIRE(d.calls->host_copies == 0);
+      REQUIRE(d.host_copies() == 0);
       REQUIRE(c.catch_up().ok());
       REQUIRE(c.pos() == at);
       require_straight(c, m, part(t, 0, at));
@@ -300,7 +300,7 @@ TEST_CASE("rounds at device positions that cannot be", "[round]") {
   auto open = memra::check(c.begin_device_round(4, Strategy::automatic));
   REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
   REQUIRE(open.abandon().ok());
-  auto sink = memra::check(memra::DflashTapSink<FailingDev>::create(d.dev[0], {5}, OpModel::width, 12));
+  auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5}, OpModel::width, 12));
   REQUIRE(c.arm_taps(std::move(sink)).ok());
   REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
   Cache gone = std::move(c);

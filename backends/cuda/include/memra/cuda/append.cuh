@@ -26,9 +26,10 @@ struct CudaAppend {
   struct Target {
     BlockCursor first;      ///< of the plane's first group; strides from group to group
     const float* in;        ///< [groups][32]
-    std::int64_t base;      ///< stream row of the plane's first
-    std::int64_t limit;     ///< groups that may be written
+    std::int64_t base;      ///< stream row of the plane's first; 0 in a ring
+    std::int64_t limit;     ///< groups from there on that the stream may have
     std::uint32_t per_row;  ///< groups of a row
+    std::uint32_t ring;     ///< rows of a ring; 0: none
     std::uint32_t groups;   ///< of this call
     Format format;
     bool words;  ///< parts may be stored four bytes at a time
@@ -36,35 +37,35 @@ struct CudaAppend {
     Target(const PortableTarget& p, const float* x, const StepPos& at)
         : first(p.first),
           in(x),
-          base(static_cast<std::int64_t>(p.base)),
+          base(p.ring ? 0 : static_cast<std::int64_t>(p.base)),
           limit(0),
           per_row(static_cast<std::uint32_t>(p.width / 32)),
+          ring(p.ring ? static_cast<std::uint32_t>(p.rows) : 0),
           groups(static_cast<std::uint32_t>(at.rows * (p.width / 32))),
           format(p.format),
           words(in_words(p)) {
-      const std::size_t below = at.capacity < p.base ? 0 : at.capacity - p.base;
-      limit = static_cast<std::int64_t>((below < p.rows ? below : p.rows) * per_row);
+      const std::size_t below = p.ring ? at.capacity : at.capacity < p.base ? 0 : at.capacity - p.base;
+      limit = static_cast<std::int64_t>((p.ring || below < p.rows ? below : p.rows) * per_row);
       if (!has_blocks(p.format)) first.quant_stride *= 32;
     }
   };
 
   Target plane[2];
   const std::int32_t* pos_d;
+  bool latent;  ///< there is no plane of V
 
-  CudaAppend(const PortableTarget& k, const PortableTarget& v, const float* k_in, const float* v_in, const StepPos& at)
-      : plane{Target(k, k_in, at), Target(v, v_in, at)}, pos_d(at.pos_d) {}
+  CudaAppend(const KvWriteView& kv, const float* k, const float* v)
+      : plane{Target(PortableTarget(kv.k), k, kv.at), Target(PortableTarget(kv.v_in_k ? kv.k : kv.v), v, kv.at)},
+        pos_d(kv.at.pos_d),
+        latent(kv.v_in_k) {}
 
   Grid grid() const noexcept {
-    const std::size_t most = plane[0].groups > plane[1].groups ? plane[0].groups : plane[1].groups;
-    return {(most * 4 + block_threads - 1) / block_threads, 2, 1};
+    const std::size_t most = latent || plane[0].groups > plane[1].groups ? plane[0].groups : plane[1].groups;
+    return {(most * 4 + block_threads - 1) / block_threads, latent ? 1U : 2U, 1};
   }
 
-  static bool fits(const PortableTarget& k, const PortableTarget& v, const float* a, const float* b,
-                   std::size_t rows) noexcept {
-    const std::size_t widest = k.width > v.width ? k.width : v.width;
-    const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-    return stores(k) && stores(v) && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 &&
-           rows <= 0x7fffffffU / (widest / 8);
+  static bool fits(const KvWriteView& kv, const float* k, const float* v) noexcept {
+    return fits(PortableTarget(kv.k), k, kv.at.rows) && (kv.v_in_k || fits(PortableTarget(kv.v), v, kv.at.rows));
   }
 
   /// Item: (block of threads, 0 for K or 1 for V).
@@ -86,7 +87,12 @@ struct CudaAppend {
     // Negative for rows below the plane's base: a group belongs to one row.
     const std::int64_t to = (pos - p.base) * p.per_row + group;
     const bool live = asked && pos >= 0 && to >= 0 && to < p.limit;
-    const auto phys = static_cast<std::size_t>(live ? to : 0);
+    auto phys = static_cast<std::size_t>(live ? to : 0);
+    if (p.ring != 0 && live) {  // a call has no more rows than the ring
+      phys = std::size_t{static_cast<std::uint32_t>(pos) % p.ring} * p.per_row + group;
+      const std::size_t end = std::size_t{p.ring} * p.per_row;
+      if (phys >= end) phys -= end;
+    }
     // NaN if any of the eight is NaN or infinite.
     float zero = 0.0F;
 #pragma unroll
@@ -133,6 +139,11 @@ struct CudaAppend {
 
   static constexpr __host__ __device__ bool has_blocks(Format f) {
     return f == Format::q8_0 || f == Format::q5_1 || f == Format::q4_0;
+  }
+
+  static bool fits(const PortableTarget& p, const float* x, std::size_t rows) noexcept {
+    return stores(p) && p.width != 0 && p.width % 32 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0 &&
+           rows <= 0x7fffffffU / (p.width / 8) && (!p.ring || p.rows <= 0x7fffffffU);
   }
 
   /// Blocks of every format are an even number of bytes; rows of formats without blocks are stored up to 16 at a time.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memra/detail/math.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/format.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -37,8 +38,8 @@ struct CudaConv {
   }
 
   static bool fits(const RecurView& r) noexcept {
-    return r.conv_dim() <= 0x7fffffffU && r.d_conv <= 0x7fffffffU && r.rows <= 65535 * most_chunk &&
-           (Taps == 0 || r.d_conv == Taps);
+    return r.conv_format == Format::f32 && r.conv_dim() <= 0x7fffffffU && r.d_conv <= 0x7fffffffU &&
+           r.rows <= 65535 * most_chunk && (Taps == 0 || r.d_conv == Taps);
   }
 
   Grid grid() const noexcept {

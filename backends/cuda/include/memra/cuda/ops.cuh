@@ -69,10 +69,8 @@ Status cuda_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Work
 struct CudaKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
-    const detail::PortableTarget kt(kv.k);
-    const detail::PortableTarget vt(kv.v);
-    if (kv.v_in_k || !detail::CudaAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
-    const detail::CudaAppend body(kt, vt, k, v, kv.at);
+    if (!detail::CudaAppend::fits(kv, k, v)) return PortableKernels::append(dev, kv, k, v);
+    const detail::CudaAppend body(kv, k, v);
     return launch(dev, "append", body.grid(), body);
   }
 
@@ -114,14 +112,14 @@ struct CudaKernels : PortableKernels {
   template <class D>
   static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
     using Body = detail::CudaRoundApply;
-    if (!Body::fits(c, n)) return PortableKernels::round_apply(dev, c, many, n);
+    if (!c.plain || !Body::fits(c, n)) return PortableKernels::round_apply(dev, c, many, n);
     return launch(dev, "round_apply", Body::grid(c, n), Body{c, many});
   }
 
   template <class D>
   static Status round_commit(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
     using Body = detail::CudaRoundCommit;
-    if (!Body::fits(c, n)) return PortableKernels::round_commit(dev, c, many, n);
+    if (!c.plain || !Body::fits(c, n)) return PortableKernels::round_commit(dev, c, many, n);
     return launch(dev, "round_commit", Body::grid(c, n), Body{c, many});
   }
 
