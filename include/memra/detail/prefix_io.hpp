@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
+#include <memra/detail/copy_runs.hpp>
 #include <memra/detail/state_pieces.hpp>
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
@@ -104,14 +105,15 @@ struct PrefixIo {
     }
     const auto from = state_pieces(core.plan, n);
     const auto to = state_pieces(prefix.plan_, n);
+    std::vector<std::vector<CopyItem>> pieces(core.devices.size());
     for (std::size_t i = 0; i < from.size(); ++i) {
       const PlanePlan& plane = core.plan.planes[from[i].plane];
       if (plane.slab != SlabKind::rows) continue;  // the state went over in one copy per device
-      std::byte* dst = address(prefix.plan_, to[i], prefix.slabs());
-      if (Status s = core.devices[plane.device].dev->copy(dst, address(core.plan, from[i], core.slabs()), to[i].bytes);
-          !s) {
-        return s;
-      }
+      pieces[plane.device].push_back(
+          {address(prefix.plan_, to[i], prefix.slabs()), address(core.plan, from[i], core.slabs()), to[i].bytes});
+    }
+    for (std::size_t d = 0; d < pieces.size(); ++d) {
+      if (Status s = copy_all(*core.devices[d].dev, pieces[d].data(), pieces[d].size()); !s) return s;
     }
     if (core.parked_valid && core.parked_pos == n) {
       Dev& dev = *core.devices[core.stages.back().device].dev;
@@ -136,6 +138,7 @@ struct PrefixIo {
     const std::size_t n = prefix.pos();
     const auto to = state_pieces(core.plan, n);
     const auto from = state_pieces(prefix.plan_, n);
+    std::vector<std::vector<CopyItem>> here(core.devices.size());  // on one device object; the others one by one
     for (std::size_t i = 0, next = 0; i < to.size(); i = next) {
       Dev* const to_dev = core.devices[core.plan.planes[to[i].plane].device].dev;
       Dev* const from_dev = prefix.devices_[prefix.plan_.planes[from[i].plane].device].dev;
@@ -150,7 +153,14 @@ struct PrefixIo {
            ++next) {
         bytes += to[next].bytes;
       }
-      if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) return s;
+      if (to_dev == from_dev) {
+        here[core.plan.planes[to[i].plane].device].push_back({dst, src, bytes});
+      } else if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) {
+        return s;
+      }
+    }
+    for (std::size_t d = 0; d < here.size(); ++d) {
+      if (Status s = copy_all(*core.devices[d].dev, here[d].data(), here[d].size()); !s) return s;
     }
     if (Status s = core.store_pos(n); !s) return s;
     core.restore(n);
