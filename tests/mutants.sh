@@ -181,10 +181,12 @@ mutant cases:B82 'a layer without V' detail/spec_checks.hpp '|| a.head_dim_v == 
 mutant cases:B87 'NaN is 480' detail/fp8.hpp 'if (a == 0x7FU) return f32_from_bits(sign | f32_nan_bits);' ''
 mutant cases:B89 'overflow is NaN' detail/fp8.hpp 'b = 0x7EU;' 'b = 0x7FU;'
 mutant cases:B90 'another bias' detail/fp8.hpp '(a << 20) + 0x3C000000U' '(a << 20) + 0x3C800000U'
-mutant plan:B93 'K of all layers is that of the first' plan.hpp 'row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +' \
+mutant 'cases:B77 B96' 'K of all layers is that of the first' plan.hpp 'row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +' \
   'row_bytes(a.k_format, plan.attention[0].n_kv_heads * a.head_dim_k) +'
-mutant plan:B95 'every stage pays for all' plan.hpp 'total = total + d.rows_bytes' \
-  'total = total + d.rows_bytes + d.rows_bytes'
+mutant plan:B93 'a payload is rounded to what a plane takes' plan.hpp 'p.payload = payload.value();' \
+  'p.payload = payload.value() / 256 * 256;'
+mutant plan:B95 'a stage pays again for what those before it hold' plan.hpp 'p.payload = payload.value();' \
+  'p.payload = payload.value() * (p.stage + 1);'
 mutant plan:B104 'layers past the fence have no stage' plan.hpp 'last ? cfg.layers.size() : placement.fence[s + 1]' \
   'placement.fence[s + 1]'
 mutant cases:B102 'all layers on the first device' $core '*devices[stages[stage_of(placement, il)].device].dev' \
