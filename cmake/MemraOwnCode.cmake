@@ -34,7 +34,7 @@ endfunction()
 # memra_third_party(<target> <file>...): links what the files include. Imported targets are SYSTEM: their warnings are
 # not ours.
 function(memra_third_party target)
-  memra_mentions(wants_json "nlohmann/|tiny_engine/" ${ARGN})
+  memra_mentions(wants_json "nlohmann/|tiny_engine/|memra/config/|config/support" ${ARGN})
   if(wants_json)
     find_package(nlohmann_json QUIET)
     if(NOT nlohmann_json_FOUND)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -17,12 +18,15 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tiny_engine/ids.hpp>
 #include <tiny_engine/job.hpp>
 #include <tiny_engine/model.hpp>
 #include <vector>
 #if defined(MEMRA_SPEC_DECODE_CUDA)  // the program spec_decode_cuda: this file, read by nvcc
 #include <memra/cuda/ops.cuh>
+#elif defined(MEMRA_SPEC_DECODE_HIP)  // the program spec_decode_hip: this file, read by a HIP compiler
+#include <memra/hip/ops.hip.hpp>
 #endif
 
 namespace {
@@ -91,6 +95,20 @@ std::vector<std::int32_t> read_ids(const std::string& path, std::size_t n_vocab)
   return *std::move(ids);
 }
 
+/// What this run reads is mapped into memory: writing over it would take it away while it is used.
+void refuse_to_overwrite(const Flags& f) {
+  namespace fs = std::filesystem;
+  const auto is = [&](const fs::path& read) {
+    std::error_code e;
+    return fs::equivalent(read, f.logits, e);
+  };
+  if (!f.ids.empty() && is(f.ids)) refuse("--logits is the file of --ids; expected another one");
+  std::error_code e;
+  for (fs::recursive_directory_iterator at(f.model, e), end; !e && at != end; at.increment(e)) {
+    if (is(at->path())) refuse("--logits is a file of the model, " + f.logits + "; expected another one");
+  }
+}
+
 tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& files) {
   constexpr std::size_t most = std::size_t{1} << 30;
   tiny::Job job;
@@ -101,6 +119,7 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   job.draft = f.draft == "on";
   job.strategies = read_strategies(f.strategy);
   job.ignore_eos = f.ignore_eos;
+  if (!f.logits.empty()) refuse_to_overwrite(f);
   job.logits_file = f.logits;
   if (app.count("--ids") != 0) {
     if (app.count("--prompt") != 0) refuse("--ids and --prompt were both given; expected one of them");
@@ -115,7 +134,7 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   return job;
 }
 
-/// The job on as many device objects as there are stages: `make` gives one.
+/// The job on as many device objects as there are stages: `make(s, n)` gives that of stage s of n.
 template <class Dev, class Make>
 int run_on(const Flags& f, const CLI::App& app, const Make& make) {
   const tiny::ModelFiles files = memra::check(tiny::load_model(f.model));
@@ -125,19 +144,42 @@ int run_on(const Flags& f, const CLI::App& app, const Make& make) {
   std::vector<std::unique_ptr<Dev>> devs;
   std::vector<Dev*> stages;
   for (std::size_t s = 0; s < n; ++s) {
-    devs.push_back(std::make_unique<Dev>(make()));
+    devs.push_back(std::make_unique<Dev>(make(s, n)));
     stages.push_back(devs.back().get());
   }
   return tiny::run_job<Dev>(job, files, stages);
 }
 
-int run(const Flags& f, const CLI::App& app) {
-  if (f.device == "host") return run_on<memra::HostDev>(f, app, [] { return memra::HostDev(); });
 #if defined(MEMRA_SPEC_DECODE_CUDA)
-  if (f.device == "cuda") {
-    return run_on<memra::CudaDev>(f, app, [] { return memra::check(memra::CudaDev::create()); });
+/// Consecutive stages on consecutive GPUs; they share GPUs where there are fewer. Says which is where.
+int run_on_gpus(const Flags& f, const CLI::App& app) {
+  int here = 0;
+  if (cudaGetDeviceCount(&here) != cudaSuccess || here < 1) here = 1;  // creating a device says what is wrong
+  const auto gpus = static_cast<std::size_t>(here);
+  std::string places;
+  const int verdict = run_on<memra::CudaDev>(f, app, [&](std::size_t s, std::size_t n) {
+    memra::CudaDev::Options options;
+    options.ordinal = static_cast<int>(n < gpus ? s : s * gpus / n);
+    places += (s == 0 ? "stage " : ", stage ") + std::to_string(s) + " on GPU " + std::to_string(options.ordinal);
+    return memra::check(memra::CudaDev::create(options));
+  });
+  std::printf("%-12s %s; GPUs here: %zu\n", "devices", places.c_str(), gpus);
+  return verdict;
+}
+#endif
+
+int run(const Flags& f, const CLI::App& app) {
+  if (f.device == "host") {
+    return run_on<memra::HostDev>(f, app, [](std::size_t, std::size_t) { return memra::HostDev(); });
   }
+#if defined(MEMRA_SPEC_DECODE_CUDA)
+  if (f.device == "cuda") return run_on_gpus(f, app);
   refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or cuda");
+#elif defined(MEMRA_SPEC_DECODE_HIP)
+  if (f.device == "hip") {
+    return run_on<memra::HipDev>(f, app, [] { return memra::check(memra::HipDev::create()); });
+  }
+  refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or hip");
 #else
   refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
 #endif

@@ -2,49 +2,95 @@
 # sh tests/gpu.sh [BUILT_FOLDER]
 # Builds and runs every test of the CUDA backend on a machine with a GPU, in under 8 minutes, and writes a report to
 # build/gpu/report.txt. With BUILT_FOLDER, `sh tests/gpu.sh --build-only` was run before, here or on another machine of
-# the same system: its programs are run instead. Needs nvcc 13, g++ and Catch2; CLI11 and
-# nlohmann-json for spec_decode; compute-sanitizer for the last part. Says what it skips.
+# the same system: its programs are run instead. MEMRA_CUDA_ARCH is the GPU to compile for (90a).
+# `sh tests/gpu.sh --arches 80 120` compiles every header, test and example for other GPUs and runs nothing.
+# MEMRA_GPU_JOBS compilers run at a time (64). Needs nvcc 13, g++, Catch2 and nlohmann-json; CLI11 for spec_decode;
+# compute-sanitizer for that part. Says what it skips.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
-out=$root/build/gpu
-arch=${MEMRA_CUDA_ARCH:-90a}
+cd "$root" || exit 2
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+lib=$(dirname "$(dirname "$nvcc")")
+paths="-Iinclude -Ibackends/cuda/include -Itests -Iexamples"
 failed=0
 
+# compile OBJECT COMMAND...: in the background; what fails is named in $to/broken.
+compile() {
+  object=$to/$1
+  shift
+  { "$@" -o "$object" >"$object.log" 2>&1 || echo "$object" >>"$to/broken"; } &
+  started=$((started + 1))
+  [ $((started % ${MEMRA_GPU_JOBS:-64})) -ne 0 ] || wait
+}
+
+# objects FOLDER ARCH: every test as FOLDER/NAME.o; every header alone and spec_decode as .obj. Returns 1 if a file was
+# not compiled, and says which; spec_decode may be missing.
+objects() {
+  to=$1
+  started=0
+  mkdir -p "$to"
+  rm -f "$to"/*.o "$to"/*.obj "$to/broken"
+  # The quotes below are the program's own.
+  # shellcheck disable=SC2089
+  flags="-std=c++20 -O2 -gencode=arch=compute_$2,code=sm_$2 $paths -DMEMRA_TEST_FIXTURES=\"tests/fixtures\""
+  flags="$flags -DMEMRA_DEFAULT_MODEL=\"tests/fixtures/tiny\""
+  # shellcheck disable=SC2086,SC2090
+  {
+    compile spec_decode.obj "$nvcc" -x cu $flags -DMEMRA_SPEC_DECODE_CUDA -c examples/spec_decode.cpp
+    if echo '#include <nccl.h>' | "$nvcc" -x cu -E - >/dev/null 2>&1; then
+      compile nccl_two.obj "$nvcc" $flags -Itransports/nccl/include -c tests/handover/nccl_two.cu
+    fi
+    for source in tests/gpu/*.cu; do compile "$(basename "$source" .cu).o" "$nvcc" $flags -c "$source"; done
+    for source in tests/gpu/*.cpp; do
+      compile "$(basename "$source" .cpp).o" g++ -std=c++20 -O1 $paths -isystem "$lib/include" \
+        -isystem "$lib/include/cccl" -c "$source"
+    done
+    for header in backends/cuda/include/memra/cuda/*.cuh; do
+      name=$(basename "$header")
+      echo "#include <memra/cuda/$name>" >"$to/$name.cu"
+      compile "$name.obj" "$nvcc" $flags -c "$to/$name.cu"
+    done
+    compile main.o g++ -std=c++20 -O0 -Itests -c tests/support/main.cpp
+  }
+  wait
+  [ -e "$to/broken" ] || return 0
+  while IFS= read -r object; do
+    echo "NOT COMPILED: $object"
+    grep -E 'error|fatal' "$object.log" | head -5
+  done <"$to/broken"
+  ! grep -vE '/(spec_decode|nccl_two).obj$' "$to/broken" >/dev/null
+}
+
 build() {
-  mkdir -p "$out" && cd "$root" || exit 2
-  lib=$(dirname "$(dirname "$nvcc")")
-  flags="-std=c++20 -O2 -gencode=arch=compute_$arch,code=sm_$arch -Iinclude -Ibackends/cuda/include -Itests -Iexamples"
-  jobs=
-  for name in ops_bits graph snapshot bench conformance lost; do
-    "$nvcc" $flags -c tests/gpu/$name.cu -o "$out/$name.o" &
-    jobs="$jobs $!"
-  done
-  "$nvcc" -x cu $flags -DMEMRA_SPEC_DECODE_CUDA -DMEMRA_DEFAULT_MODEL='"tests/fixtures/tiny"' \
-    -c examples/spec_decode.cpp -o "$out/spec_decode.obj" 2>"$out/spec_decode.log" &
-  spec=$!
-  g++ -std=c++20 -O1 -Iinclude -Ibackends/cuda/include -Itests -isystem "$lib/include" -c tests/gpu/device.cpp \
-    -o "$out/device.o" &
-  jobs="$jobs $!"
-  g++ -std=c++20 -O0 -Itests -c tests/support/main.cpp -o "$out/main.o" &
-  jobs="$jobs $!"
-  for job in $jobs; do wait "$job" || broken=1; done
-  [ -z "${broken-}" ] || exit 2
+  objects "$out" "${MEMRA_CUDA_ARCH:-90a}" || exit 2
   # Catch2 3 brings its own main; 2.13 is in main.o.
   catch=
   if echo '#include <catch2/catch_all.hpp>' | g++ -E -x c++ - >/dev/null 2>&1; then catch="-lCatch2Main -lCatch2"; fi
   # The C++ library inside: the programs may run on another machine.
-  g++ -static-libstdc++ -static-libgcc "$out"/*.o -o "$out/memra_gpu_tests" $catch -L"$lib/lib64" -lcudart_static -ldl -lrt \
-    -lpthread || exit 2
-  if wait "$spec"; then
-    g++ -static-libstdc++ -static-libgcc "$out/spec_decode.obj" -o "$out/spec_decode" -L"$lib/lib64" -lcudart_static \
-      -ldl -lrt -lpthread || exit 2
-  else
-    echo "SKIPPED: spec_decode was not built (see spec_decode.log)"
-  fi
+  libs="-static-libstdc++ -static-libgcc -L$lib/lib64 -lcudart_static -ldl -lrt -lpthread"
+  # shellcheck disable=SC2086
+  g++ "$out"/*.o -o "$out/memra_gpu_tests" $catch $libs || exit 2
+  # shellcheck disable=SC2086
+  [ ! -e "$out/spec_decode.obj" ] || g++ "$out/spec_decode.obj" -o "$out/spec_decode" $libs || exit 2
+  # shellcheck disable=SC2086
+  [ ! -e "$out/nccl_two.obj" ] || g++ "$out/nccl_two.obj" -o "$out/nccl_two" -L"$lib/lib" -lnccl $libs || exit 2
 }
 
-# run LIMIT_S WHAT COMMAND...: one line of the report, the output where it failed.
+# What was compiled for other GPUs: a program of every test, header and example each.
+arches() {
+  for arch in "$@"; do
+    if objects "$out/sm_$arch" "$arch" && [ ! -e "$out/sm_$arch/broken" ]; then
+      echo "ok      sm_$arch: $started files compiled, $("$nvcc" --version | grep -o 'release [0-9.]*, V[0-9.]*')"
+    else
+      echo "FAILED  sm_$arch"
+      failed=1
+    fi
+  done
+  exit $failed
+}
+
+# run LIMIT_S WHAT COMMAND...: one line of the report, what the tests print themselves (lines that begin with a small
+# letter, as "words: figures"), and the end of the output where it failed.
 run() {
   limit=$1
   what=$2
@@ -64,23 +110,35 @@ run() {
     echo "FAILED  $what (status $rc)"
     tail -30 "$log"
   fi
-  grep -hE '^(snapshot_into|attend:)' "$log"
+  grep -hE '^([a-z][a-z0-9_, ]*: | *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
 }
+
+# has_tests FILTER: the program has test cases that match.
+has_tests() { ! "$bin/memra_gpu_tests" "-#" --list-tests "$1" | grep -q '^0 '; }
 
 report() {
   echo "date    $(date -u +%Y-%m-%d)"
   echo "GPU     $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1)"
-  echo "built   $("$nvcc" --version 2>/dev/null | grep -o 'release [0-9.]*, V[0-9.]*'), sm_$arch"
-  for tag in device cache conformance large ops graph snapshot; do run 60 "[$tag]" "$bin/memra_gpu_tests" "[$tag]"; done
-  run 30 "a lost context" "$bin/memra_gpu_tests" "[.lost]"
+  echo "built   $("$nvcc" --version 2>/dev/null | grep -o 'release [0-9.]*, V[0-9.]*'), sm_${MEMRA_CUDA_ARCH:-90a}"
+  for source in tests/gpu/*.cpp tests/gpu/*.cu; do
+    name=$(basename "$source")
+    filter="[#${name%.*}]"
+    if has_tests "${filter}~[.]"; then run 90 "$name" "$bin/memra_gpu_tests" "-#" "${filter}~[.]"; fi
+    if has_tests "${filter}[.lost]"; then run 30 "$name, alone" "$bin/memra_gpu_tests" "-#" "${filter}[.lost]"; fi
+  done
   if [ -x "$bin/spec_decode" ]; then
     for flags in "" "--kv f16/f16" "--stages 2"; do
       # shellcheck disable=SC2086
       run 60 "spec_decode --device cuda $flags" "$bin/spec_decode" --device cuda --tokens 200 --model "$model" $flags
-      grep -E '^(plain|speculative|verdict)' "$log"
     done
   else
     echo "SKIPPED spec_decode: not built"
+  fi
+  if [ -x "$bin/nccl_two" ] && [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
+    run 120 "hand-over over NCCL" "$bin/nccl_two"
+    cat "$log"
+  else
+    echo "SKIPPED hand-over over NCCL: it needs NCCL and two GPUs"
   fi
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
@@ -100,25 +158,37 @@ report() {
   else
     echo "SKIPPED compute-sanitizer: not found"
   fi
-  echo
-  timeout 60 "$bin/memra_gpu_tests" "[.bench]" | grep -vE '^(Filters|Randomness|====|All tests|$)' || failed=1
-  exit $failed
+  for source in tests/gpu/*.cu; do
+    filter="[#$(basename "$source" .cu)][.bench]"
+    has_tests "$filter" || continue
+    echo
+    timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
+    grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
+  done
+  return $failed
 }
 
+out=$root/build/gpu
 bin=$out
-if [ $# -gt 0 ] && [ "$1" = --build-only ]; then
-  build
-  exit
-elif [ $# -gt 0 ]; then
-  bin=$(cd "$1" && pwd)
-else
-  if ! command -v nvidia-smi >/dev/null; then
-    echo "SKIPPED: there is no GPU here; sh tests/gpu.sh --build-only compiles everything"
-    exit 77
-  fi
-  build
-fi
-model=${MEMRA_TEST_MODEL:-$root/tests/fixtures/tiny}
+case ${1-} in
+  --build-only)
+    build
+    exit
+    ;;
+  --arches)
+    shift
+    arches "$@"
+    ;;
+  "")
+    if ! command -v nvidia-smi >/dev/null; then
+      echo "SKIPPED: there is no GPU here; sh tests/gpu.sh --build-only compiles everything"
+      exit 77
+    fi
+    build
+    ;;
+  *) bin=$(cd "$1" && pwd) || exit 2 ;;
+esac
+model=${MEMRA_TEST_MODEL:-tests/fixtures/tiny}
 work=$bin/work
 log=$work/log
 mkdir -p "$work"

@@ -1,58 +1,72 @@
 #!/bin/sh
 # sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck engine; all of them if none is named
-# What takes too long for tests/run.sh. On one core of 2 GHz: histories about 25 minutes (20 million operations of each
-# machine on the plain build, 2 million under the sanitizers), mutants 10, fuzz 60 (20 minutes a target, on all
-# cores), memcheck 40 (all unit tests, those of arithmetic too), engine 10 (all engine tests under the
-# sanitizers).
-# Needs what tests/run.sh needs; says at the end what failed.
+# What takes too long for tests/run.sh, as many parts at a time as there are cores: some 25 minutes on two of 2 GHz.
+#   histories  ten million operations of each machine, and half a million under the sanitizers
+#   mutants    a hundred bugs planted into the headers, one at a time: each must be noticed
+#   fuzz       three minutes a target from the kept corpus; FUZZ_SECONDS=1200 for a long run
+#   memcheck   the unit tests of arithmetic, which tests/run.sh leaves out
+#   engine     all engine tests under the sanitizers
+# Needs what tests/run.sh needs. What each part said is in build/long; what failed is said at the end.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/cmake/machine.sh"
-parts=${*:-histories mutants fuzz memcheck engine}
-failed=
-wants() { case " $parts " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
-try() { # WHAT COMMAND...
-  what=$1
-  shift
-  echo "== $what"
-  "$@" || failed="$failed; $what"
-}
+logs=$root/build/long
+
 build() { # PRESET TARGET...
   preset=$1
   shift
   (cd "$root" && configure "$root/build/$preset" "$preset" >/dev/null &&
     cmake --build "$root/build/$preset" --parallel "$(jobs)" --target "$@")
 }
+run() { # PART: its programs are built
+  case $1 in
+    histories)
+      for machine in cache draft late; do
+        "$root/build/release/tests/property/memra_property" $machine --ops 10000000 --seed 500000
+        "$root/build/asan/tests/property/memra_property" $machine --ops 500000 --seed 900000
+      done ;;
+    mutants) sh "$root/tests/mutants.sh" ;;
+    fuzz)
+      for target in safetensors config ids handover; do
+        found=$root/build/fuzz/tests/fuzz/$target
+        "$root/build/fuzz/tests/fuzz/memra_fuzz_$target" "-max_total_time=${FUZZ_SECONDS:-180}" -max_len=4096 \
+          -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$found/" "$found" \
+          "$root/tests/fuzz/corpus/$target"
+      done ;;
+    memcheck)
+      for file in "$root"/tests/unit/codec_*.cpp "$root"/tests/unit/ops_*.cpp "$root"/tests/unit/layout_*.cpp; do
+        name=$(basename "$file" .cpp)
+        valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+          "$root/build/release/tests/memra_unit_tests" '-#' "[#$name]~[.]"
+      done ;;
+    engine) "$root/build/asan/tests/memra_engine_tests" '~[.]' ;;
+  esac
+}
 
-if wants histories; then
-  build release memra_property
-  build asan memra_property
-  for machine in cache draft; do
-    try "histories of $machine" "$root/build/release/tests/property/memra_property" $machine --ops 20000000 --seed 500000
-    try "histories of $machine, sanitizers" "$root/build/asan/tests/property/memra_property" $machine --ops 2000000 \
-      --seed 900000
-  done
-fi
-if wants mutants; then try "mutants" sh "$root/tests/property/mutants.sh"; fi
-if wants fuzz; then
-  build fuzz all
-  for target in safetensors config ids; do
-    found=$root/build/fuzz/tests/fuzz/$target
-    try "fuzz $target" "$root/build/fuzz/tests/fuzz/memra_fuzz_$target" -max_total_time=1200 -max_len=4096 -timeout=10 \
-      -rss_limit_mb=2048 -fork="$(jobs)" "-artifact_prefix=$found/" "$found" "$root/tests/fuzz/corpus/$target"
-  done
-fi
-if wants memcheck; then
-  build release memra_unit_tests
-  try "memcheck of all unit tests" valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
-    "$root/build/release/tests/memra_unit_tests" '~[.]'
-fi
-if wants engine; then
-  build asan memra_engine_tests
-  try "engine under the sanitizers" "$root/build/asan/tests/memra_engine_tests" '~[.]'
-fi
-if [ -n "$failed" ]; then
-  echo "FAILED: ${failed#; }"
-  exit 1
-fi
-echo "all passed: $parts"
+case ${1:-} in
+  --run)  # one part, called by the line below
+    start=$(date +%s)
+    what=passed
+    set +e  # a condition would switch -e off inside, too
+    (set -e; run "$2") >"$logs/$2.txt" 2>&1
+    [ $? -eq 0 ] || what=FAILED
+    set -e
+    echo "$what: $2, $(($(date +%s) - start)) s; $(tail -n 1 "$logs/$2.txt")"
+    [ $what = passed ]
+    exit ;;
+esac
+
+parts=${*:-histories mutants fuzz memcheck engine}
+mkdir -p "$logs"
+for part in $parts; do
+  case $part in
+    histories) build release memra_property && build asan memra_property ;;
+    fuzz) build fuzz all ;;
+    memcheck) build release memra_unit_tests ;;
+    engine) build asan memra_engine_tests ;;
+    mutants) ;;
+    *) echo "there is no part $part"; exit 2 ;;
+  esac
+done
+# shellcheck disable=SC2086  # words
+printf '%s\n' $parts | xargs -n 1 -P "$(jobs)" sh "$0" --run && echo "all passed: $parts"

@@ -158,7 +158,7 @@ inline void read_rope(Fields& f, TrunkConfig& c) {
 /// @param text  the file
 /// @return corrupt or unsupported, in one sentence that names the field
 inline memra::Result<TrunkConfig> parse_trunk_config(std::string_view text) {
-  memra::Result<Json> parsed = parse_json(internal::without_bare_literals(text), "config.json");
+  memra::Result<Json> parsed = parse_json(text, "config.json");
   if (!parsed) return parsed.status();
   Json root = *std::move(parsed);
   if (root.contains("text_config") && root["text_config"].is_object()) {

@@ -33,7 +33,7 @@ struct DraftConfig {
 
 /// @param trunk  the drafter shares its embedding, head and hidden size
 inline memra::Result<DraftConfig> parse_draft_config(std::string_view text, const TrunkConfig& trunk) {
-  memra::Result<Json> parsed = parse_json(internal::without_bare_literals(text), "draft/config.json");
+  memra::Result<Json> parsed = parse_json(text, "draft/config.json");
   if (!parsed) return parsed.status();
   Fields f(*parsed, "draft/config.json");
   DraftConfig c;

@@ -95,10 +95,7 @@ class LogitsFile {
                              static_cast<char>(u >> 16 & 0xff), static_cast<char>(u >> 24)};
       out_.write(bytes, 4);
     }
-  }
-  void finish() {
-    if (path_.empty()) return;
-    out_.close();
+    out_.flush();  // a full disk is known before anything is decoded
     if (!out_) memra::check(unfit("logits", "could not write all of " + path_));
   }
   bool wanted() const { return !path_.empty(); }
@@ -140,6 +137,7 @@ struct SpeculativeRun {
 template <class Dev>
 int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stages) {
   const std::size_t ctx = memra::check(internal::context(job, files));
+  internal::LogitsFile logits(job.logits_file);
   memra::check(Trunk<Dev>::check_files(files.config, files.weights));
   if (files.draft) memra::check(Drafter<Dev>::check_files(files.draft->config, files.draft->weights));
   const memra::ModelConfig state = state_config(files.config, job.k, job.v);
@@ -151,7 +149,6 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
   if (drafting) options.max_rows = std::max(options.max_rows, files.draft->config.block_size);
   auto trunk = memra::check(Trunk<Dev>::create(files.config, files.weights, plain_cache, options));
 
-  internal::LogitsFile logits(job.logits_file);
   std::function<void(std::span<const float>)> on_logits;
   if (logits.wanted()) on_logits = [&](std::span<const float> rows) { logits.add(rows); };
   GenerateOptions generate;
@@ -178,7 +175,6 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
   decoder.prime(job.prompt, 0, on_logits);
   trunk.clear_times();
   const Generated plain = decoder.plain(generate);
-  logits.finish();
 
   const memra::PlanTotals& bytes = plain_cache.plan().totals;
   std::printf("\n\n%-12s %zu layers, %zu rows of context in %zu stage(s), KV %s/%s\n", "model", files.config.n_layers(),

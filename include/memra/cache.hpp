@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <memra/cache_types.hpp>
+#include <memra/detail/build_core.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/prefix_io.hpp>
 #include <memra/detail/round_state.hpp>
@@ -31,12 +32,16 @@ namespace memra {
 ///
 /// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
 /// return a Status; a refusal (bad_argument, bad_state) has changed nothing. A device failure after the first write of
-/// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction.
+/// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction. So
+/// does an asynchronous failure (Status::asynchronous) in any call: earlier work of this cache may be what failed. Then
+/// a snapshot holds what it says only if the device was waited for after it was taken and before the failure (S5).
 /// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
 /// moved-from cache answers bad_state, position 0 and no layers.
 template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
+  friend struct detail::HandoverIo<Dev>;
+  friend class RoundBatch<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 
@@ -94,18 +99,21 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// Device: stage `s`'s mirror of pos, on the stage's device; nullptr for a stage there is not.
   const std::int32_t* pos_d(std::size_t s) const noexcept { return s < n_stages() ? core_->stages[s].pos_d : nullptr; }
 
-  /// Attention state of layer `il`, nullopt where it has none.
+  /// Attention state of layer `il`, or of the layer it shares with; nullopt where it has none.
   std::optional<KvLayer> kv(std::size_t il, std::size_t nth = 0) const noexcept {
-    const auto* c = core_ ? core_->template find<detail::KvComponent>(il, nth) : nullptr;
+    const auto* c = core_ ? core_->attention(il, nth).rows : nullptr;
     if (c == nullptr) return std::nullopt;
-    return KvLayer{c->spec, c->k, c->v, core_->len, core_->stages[stage_of(il)].pos_d};
+    return KvLayer{
+        c->spec,          core_->shown(*c, c->k), core_->shown(*c, c->v), core_->len, core_->stages[stage_of(il)].pos_d,
+        core_->oldest(*c)};
   }
 
   /// Recurrent state of layer `il`, nullopt where it has none. Rounds of planes change which address is current.
   std::optional<RecurLayer> recur(std::size_t il, std::size_t nth = 0) const noexcept {
-    const auto* c = core_ ? core_->template find<detail::RecurComponent>(il, nth) : nullptr;
+    const auto* c = core_ ? core_->recurrent(il, nth) : nullptr;
     if (c == nullptr) return std::nullopt;
-    return RecurLayer{c->spec, c->conv, c->view({}, c->round).plane(core_->plane), core_->pos};
+    const StateElems ssm = c->view({}, c->round).plane_state(core_->plane);
+    return RecurLayer{c->spec, c->conv.f32, ssm.f32, core_->pos, c->conv.data(), ssm.data()};
   }
 
   // --- decoding ---
@@ -148,6 +156,16 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     return Round<Dev>::begin(*core_, rows, by);
   }
 
+  /// Opens a round whose kernels may run at any position: what a captured graph holds. End it with Round::commit_d.
+  ///
+  /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture; after replays
+  /// say replayed(). Rows that do not fit below max_ctx end the stream there, which catch_up reports.
+  /// @return as begin_round; bad_argument for replay; bad_state also while a tap sink is armed
+  Result<Round<Dev>> begin_device_round(std::size_t rows, Strategy by = Strategy::automatic) noexcept {
+    if (!core_) return moved_from("begin_device_round");
+    return Round<Dev>::begin_on_device(*core_, rows, by);
+  }
+
   // --- taking back ---
 
   /// Copies conv and ssm of every layer into memory of its own: one copy per device object.
@@ -158,7 +176,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     snap.lineage_ = core_->lineage;
     for (auto& d : core_->devices) {
       auto buffer = d.dev->alloc(d.state.bytes());
-      if (!buffer) return buffer.status();
+      if (!buffer) return core_->noted(buffer.status());
       snap.state_.push_back(*std::move(buffer));
     }
     snap.record_ = core_->lineage->add();
@@ -184,7 +202,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// rows; one armed beyond the new pos, or whose rows end before it, is armed again at it, empty.
   ///
   /// @return bad_argument for another cache's snapshot or an accept beyond the rows committed since and not given up;
-  ///         bad_state for a stale or half-written snapshot. A device failure taints; the same rollback may be repeated
+  ///         bad_state for a stale or half-written snapshot, or if a ring no longer holds the window there: nothing
+  ///         moved. A device failure taints; the same rollback may be repeated
   Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept) noexcept {
     if (!core_) return moved_from("rollback");
     if (Status s = snap.usable_for(*core_->lineage, "rollback"); !s) return s;
@@ -197,17 +216,19 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
                              "accept %zu, but %zu rows are committed since the snapshot at position %zu", accept,
                              c.len - at, at);
     }
+    const std::size_t pos = c.has_recurrent ? at : at + accept;
+    if (Status s = c.rings_hold("rollback", pos, at + accept); !s) return s;
     detail::TaintScope<Dev> taint(c);
     for (std::size_t d = 0; d < c.devices.size(); ++d) {
       auto& state = c.devices[d].state;
       if (state.bytes() == 0) continue;
       if (Status s = c.devices[d].dev->copy(state.data(), snap.state_[d].data(), state.bytes()); !s) return s;
     }
-    const std::size_t pos = c.has_recurrent ? at : at + accept;
     if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
+    if (c.len == 0) c.high = 0;  // no row is held: rings start again
     c.cut(c.len);
     // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
     // (back by one snapshot, forward again by a later one): it starts again here.
@@ -231,6 +252,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     c.ahead = false;
     c.pos = 0;
     c.len = 0;
+    c.high = 0;
+    c.restored = 0;
     c.cut(0);
     c.parked_valid = false;
     if (c.taps) c.taps->arm(0);
@@ -257,10 +280,10 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     c.parked_valid = false;
     if (!c.parked) {
       auto made = dev.alloc(bytes);
-      if (!made) return made.status();
+      if (!made) return c.noted(made.status());
       c.parked.emplace(*std::move(made));
     }
-    if (Status s = dev.copy(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes); !s) return s;
+    if (Status s = dev.copy(c.parked->data(), reinterpret_cast<const std::byte*>(row), bytes); !s) return c.noted(s);
     c.parked_pos = c.pos;
     c.parked_valid = true;
     return {};
@@ -300,15 +323,19 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   const DflashTapSink<Dev>* dflash_taps() const noexcept { return core_ && core_->taps ? &*core_->taps : nullptr; }
 
   /// Publishes the prompt that ends at `snap`: rows [0, snap.pos) of the live cache, conv and ssm of the snapshot, and
-  /// the logits if they are parked there. The cache may have moved on since; its own state is not touched.
-  /// @return as rollback for the snapshot; bad_argument at position 0; out_of_memory; device_failure
+  /// the logits if they are parked there. The cache may have moved on since; its own state is not touched. Of a ring it
+  /// takes the rows of the window that ends there.
+  /// @return as rollback for the snapshot and for rings; bad_argument at position 0; out_of_memory; device_failure
   Result<CachePrefix<Dev>> export_prefix(const CacheSnapshot<Dev>& snap) {
     if (Status s = usable("export_prefix"); !s) return s;
     if (Status s = snap.usable_for(*core_->lineage, "export_prefix"); !s) return s;
     if (snap.record_->pos == 0) {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
-    return detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
+    if (Status s = core_->rings_hold("export_prefix", snap.record_->pos, snap.record_->pos); !s) return s;
+    auto prefix = detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
+    if (!prefix) return core_->noted(prefix.status());
+    return prefix;
   }
 
   /// A fresh cache at prefix.pos() holding what the prefix holds, as if it had been fed those tokens.
@@ -352,7 +379,9 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     for (std::size_t d = 0; d < core_->devices.size(); ++d) {
       auto& state = core_->devices[d].state;
       if (state.bytes() == 0) continue;
-      if (Status s = core_->devices[d].dev->copy(snap.state_[d].data(), state.data(), state.bytes()); !s) return s;
+      if (Status s = core_->devices[d].dev->copy(snap.state_[d].data(), state.data(), state.bytes()); !s) {
+        return core_->noted(s);
+      }
     }
     snap.record_->pos = core_->pos;
     snap.record_->stale = false;

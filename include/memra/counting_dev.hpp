@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <memra/detail/wrap_dev.hpp>
 #include <memra/dev_call.hpp>
 #include <memra/error.hpp>
@@ -107,6 +108,10 @@ class CountingDev : public detail::WrapDev<Dev, detail::CountingPolicy> {
   using Base::Base;
 
   const DevCounters& counters() const noexcept { return this->policy().n; }
+  /// The same, for looking at what is left when the device is gone.
+  std::shared_ptr<const DevCounters> shared_counters() const noexcept {
+    return {this->shared_policy(), &this->policy().n};
+  }
 
   /// Zeroes every count. Memory that is live stays live, and the peak starts from it.
   void reset() noexcept {

@@ -67,6 +67,12 @@ class DflashKv {
       return {};
     }
 
+    /// A publication that failed is none of the caller's business, but one of earlier work may not get lost with it.
+    std::nullopt_t no_tail(const Status& s) noexcept {
+      tainted = tainted || s.asynchronous();
+      return std::nullopt;
+    }
+
     Status zero_below(std::size_t row) noexcept {
       for (std::size_t l = 0; l < cfg.n_layer; ++l) {
         for (const std::size_t offset : std::array{plan.k_offset(l), plan.v_offset(l)}) {
@@ -139,6 +145,8 @@ class DflashKv {
   std::size_t floor() const noexcept { return s_ ? s_->floor : 0; }  ///< rows below are never visible
   /// First row that holds what was committed; rows below were never here.
   std::size_t resident() const noexcept { return s_ ? s_->resident : 0; }
+  /// Rows of the last begin_rows, if they were neither committed nor given up.
+  std::size_t open_rows() const noexcept { return s_ ? s_->open_rows : 0; }
   std::size_t n_layer() const noexcept { return s_ ? s_->cfg.n_layer : 0; }
   std::size_t row_bytes() const noexcept { return s_ ? s_->cfg.row_bytes() : 0; }
   /// Rows a restore must carry: sliding_window + block_size.
@@ -197,9 +205,8 @@ class DflashKv {
     return Rows(*s_, b);
   }
 
-  /// Gives up committed rows at or beyond `n`. Clears a taint.
-  /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
-  Status truncate(std::size_t n) noexcept {
+  /// What truncate(n) would refuse, without doing it.
+  Status may_truncate(std::size_t n) const noexcept {
     if (!s_) return moved_from("truncate");
     if (n > s_->len || n < s_->floor) {
       return Status::failure(ErrorKind::bad_argument, "truncate", 0, 0,
@@ -214,6 +221,13 @@ class DflashKv {
                                n, l, first, s_->resident);
       }
     }
+    return {};
+  }
+
+  /// Gives up committed rows at or beyond `n`. Clears a taint.
+  /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
+  Status truncate(std::size_t n) noexcept {
+    if (Status s = may_truncate(n); !s) return s;
     s_->open_rows = 0;
     ++s_->turn;
     if (Status s = s_->store_len(n); !s) return s;
@@ -226,8 +240,8 @@ class DflashKv {
   /// time a prompt is published. Publication is optional and never fails the caller.
   ///
   /// @return nullopt for upto 0, upto > len, nothing above the floor, rows that are not resident, or a failed
-  /// allocation or
-  ///         copy. Synchronises nothing; ordered on this device's stream
+  ///         allocation or copy (an asynchronous failure of earlier work taints, or it would be lost here).
+  ///         Synchronises nothing; ordered on this device's stream
   std::optional<DflashKvTail<Dev>> export_tail(std::size_t upto) const {
     if (!s_ || s_->tainted || upto == 0 || upto > s_->len) return std::nullopt;
     const std::size_t floor = std::min(s_->floor, upto);
@@ -245,12 +259,14 @@ class DflashKv {
     tail.layers.reserve(s_->cfg.n_layer);
     for (std::size_t l = 0; l < s_->cfg.n_layer; ++l) {
       auto k = s_->dev->alloc(bytes);
-      if (!k) return std::nullopt;
+      if (!k) return s_->no_tail(k.status());
       auto v = s_->dev->alloc(bytes);
-      if (!v) return std::nullopt;
+      if (!v) return s_->no_tail(v.status());
       const std::size_t skip = base * row_bytes();
-      if (!s_->dev->copy(k->data(), s_->buffer.data() + s_->plan.k_offset(l) + skip, bytes)) return std::nullopt;
-      if (!s_->dev->copy(v->data(), s_->buffer.data() + s_->plan.v_offset(l) + skip, bytes)) return std::nullopt;
+      for (const auto& [to, offset] :
+           std::array{std::pair{&*k, s_->plan.k_offset(l)}, std::pair{&*v, s_->plan.v_offset(l)}}) {
+        if (Status s = s_->dev->copy(to->data(), s_->buffer.data() + offset + skip, bytes); !s) return s_->no_tail(s);
+      }
       tail.layers.push_back({*std::move(k), *std::move(v)});
     }
     return tail;

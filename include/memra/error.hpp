@@ -23,6 +23,7 @@ enum class ErrorKind : std::uint8_t {
   device_lost,     ///< the device context is dead: every later call says so too
   unsupported,     ///< this device or build cannot do it
   corrupt,         ///< bytes from outside contradict themselves; nothing was changed
+  link_failure,    ///< the peer of a transport is gone, or did not answer within the stated time
 };
 
 constexpr const char* to_string(ErrorKind kind) noexcept {
@@ -43,6 +44,8 @@ constexpr const char* to_string(ErrorKind kind) noexcept {
       return "unsupported";
     case ErrorKind::corrupt:
       return "corrupt";
+    case ErrorKind::link_failure:
+      return "link_failure";
   }
   return "unknown";
 }
@@ -98,6 +101,16 @@ class [[nodiscard]] Status {
   const char* text() const noexcept {
     return text_;
   }
+  /// It was work of an earlier call that failed, after that call had returned; this one only reports it (rule S5).
+  bool asynchronous() const noexcept {
+    return asynchronous_;
+  }
+  /// The same failure, as one of an earlier call's work.
+  Status as_asynchronous() const noexcept {
+    Status s = *this;
+    s.asynchronous_ = !ok();
+    return s;
+  }
 
   /// "memra: copy: device_failure: <sentence> (native code 700, 4096 bytes)"
   std::string message() const {
@@ -111,6 +124,7 @@ class [[nodiscard]] Status {
 
  private:
   ErrorKind kind_ = ErrorKind::ok;
+  bool asynchronous_ = false;
   const char* operation_ = "";
   std::int64_t native_ = 0;
   std::size_t bytes_ = 0;

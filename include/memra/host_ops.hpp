@@ -9,7 +9,9 @@
 #include <memra/detail/host_draft.hpp>
 #include <memra/detail/host_round.hpp>
 #include <memra/detail/host_rows.hpp>
+#include <memra/detail/host_rule_scan.hpp>
 #include <memra/detail/host_scan.hpp>
+#include <memra/detail/portable_recurrent.hpp>
 #include <memra/detail/portable_round.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/error.hpp>
@@ -30,7 +32,7 @@ namespace memra {
 struct HostKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
-    return launch(dev, "append", Grid{kv.at.rows, 2, 1}, detail::AppendBody{kv, k, v});
+    return launch(dev, "append", Grid{kv.at.rows, kv.v_in_k ? 1U : 2U, 1}, detail::AppendBody{kv, k, v});
   }
 
   template <class D>
@@ -46,7 +48,13 @@ struct HostKernels {
 
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    if (!r.plain()) return rule_scan(dev, "delta_scan", r, a);
     return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody<detail::NativeSimd>{r, a});
+  }
+
+  template <class D>
+  static Status linear_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    return rule_scan(dev, "linear_scan", r, a);
   }
 
   template <class D>
@@ -99,6 +107,16 @@ struct HostKernels {
   static Status read_rows(D& dev, const ConstPlaneView& plane, std::size_t first, std::size_t rows,
                           float* out) noexcept {
     return launch(dev, "read_rows", Grid{rows, 1, 1}, detail::ReadRowsBody{plane, first, out});
+  }
+
+ private:
+  template <class D>
+  static Status rule_scan(D& dev, const char* name, const RecurView& r, const ScanArgs& a) noexcept {
+    using Body = detail::RuleScanBody<detail::NativeSimd>;
+    if (r.d_k > Body::most_d_k) {
+      return launch(dev, name, Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
+    }
+    return launch(dev, name, Grid{r.n_v_heads, 1, 1}, Body{r, a});
   }
 };
 

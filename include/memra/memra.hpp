@@ -15,7 +15,9 @@
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
 #include <memra/ops.hpp>
+#include <memra/placement.hpp>
 #include <memra/plan.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_batch.hpp>
 #include <memra/round_cost.hpp>
 #include <memra/speculation.hpp>

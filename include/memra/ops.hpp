@@ -35,18 +35,18 @@ struct ConvArgs {
   bool silu = true;               ///< y = silu(conv)
 };
 
-/// Inputs of the gated delta rule, one row per token:
-/// S <- e^g S; u = beta (v - S^T k); S <- S + k u^T; out = S^T q / sqrt(d_k).
+/// Inputs of a scan, one row per token; what they do says the view's ScanRule. Mamba calls k, q and v B, C and x.
 struct ScanArgs {
-  const float* q = nullptr;     ///< [rows][n_k][d_k], L2-normalised; rows q_stride elements apart
-  const float* k = nullptr;     ///< [rows][n_k][d_k], L2-normalised; rows k_stride elements apart
+  const float* q = nullptr;     ///< [rows][n_k][d_k]; rows q_stride elements apart. Delta rules: L2-normalised
+  const float* k = nullptr;     ///< [rows][n_k][d_k]; rows k_stride elements apart. Delta rules: L2-normalised
   const float* v = nullptr;     ///< [rows][n_v][d_v]; rows v_stride elements apart
-  const float* g = nullptr;     ///< [rows][n_v] log decay, <= 0
-  const float* beta = nullptr;  ///< [rows][n_v]
+  const float* g = nullptr;     ///< log decay, <= 0: [rows][n_v]; kda: [rows][n_v][d_k]; mamba1: dt >= 0, [rows][d_v]
+  const float* beta = nullptr;  ///< [rows][n_v]; linear: nullptr for ones; mamba1: not read
   float* out = nullptr;         ///< [rows][n_v][d_v]
   std::size_t q_stride = 0;     ///< 0: dense
   std::size_t k_stride = 0;
   std::size_t v_stride = 0;
+  const float* a = nullptr;  ///< mamba1: [d_v][d_k] A, < 0
 };
 
 /// The two arms of draft attention. They agree bit for bit as long as masked rows are finite.
@@ -106,34 +106,33 @@ class ops_for {
   explicit ops_for(Dev& dev) noexcept : dev_(&dev) {}
 
   /// Writes `at.rows` rows of K and V at stream rows [*pos_d, *pos_d + rows), quantising to the planes' formats.
-  /// @param k [rows][n_kv_heads * head_dim_k] f32   @param v [rows][n_kv_heads * head_dim_v] f32
+  /// @param k [rows][n_kv_heads * head_dim_k] f32
+  /// @param v [rows][n_kv_heads * head_dim_v] f32; not read where the view has no V plane
   Status append(const KvWriteView& kv, const float* k, const float* v) const noexcept {
     if (kv.at.rows == 0) return {};
-    if (!kv.k || !kv.v || k == nullptr || v == nullptr || kv.at.pos_d == nullptr) {
+    if (!kv.k || k == nullptr || (!kv.v_in_k && (!kv.v || v == nullptr)) || kv.at.pos_d == nullptr) {
       return detail::bad_op("append", "a plane, a source or pos_d is null; expected all of them");
     }
-    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
-      return detail::bad_op("append", "a plane's width is not n_kv_heads * head_dim");
-    }
+    if (Status s = check_planes("append", kv); !s) return s;
     return K::append(*dev_, kv, k, v);
   }
 
   /// Softmax attention of `at.rows` query rows over the cached rows, causal inside the call, windowed if the view says
-  /// so.
+  /// so. Where the view has no V plane (MLA) the values are the first head_dim_v elements of each key: with queries
+  /// that absorbed the up-projection of K, the result is in the latent space.
   /// @param ws at least attend_scratch_bytes of this shape (plan.workspace_bytes covers every layer)
   Status attend(const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) const noexcept {
     if (kv.at.rows == 0) return {};
-    if (!kv.k || !kv.v || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
+    if (!kv.k || (!kv.v && !kv.v_in_k) || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
       return detail::bad_op("attend", "a plane, q, out or pos_d is null; expected all of them");
     }
+    if (kv.head_dim_v == 0) return detail::bad_op("attend", "the rows have no values; they are keys of an indexer");
     if (kv.n_kv_heads == 0 || a.n_heads == 0 || a.n_heads % kv.n_kv_heads != 0) {
       return Status::failure(ErrorKind::bad_argument, "attend", 0, 0,
                              "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads,
                              kv.n_kv_heads);
     }
-    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != kv.n_kv_heads * kv.head_dim_v) {
-      return detail::bad_op("attend", "a plane's width is not n_kv_heads * head_dim");
-    }
+    if (Status s = check_planes("attend", kv); !s) return s;
     if (Status s =
             need("attend", ws,
                  detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows));
@@ -147,7 +146,7 @@ class ops_for {
   /// round the ring stays and the raw inputs are kept.
   Status conv_update(const RecurView& r, const ConvArgs& a) const noexcept {
     if (r.rows == 0) return {};
-    if (r.conv == nullptr || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
+    if (!r.conv_state() || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
       return detail::bad_op("conv_update", "the conv state, x, weight or y is null; expected all of them");
     }
     if (r.d_conv == 0) return detail::bad_op("conv_update", "d_conv is 0; expected at least 1");
@@ -157,30 +156,31 @@ class ops_for {
     return K::conv_update(*dev_, r, a);
   }
 
-  /// Gated delta rule over `r.rows` tokens, state updated in place; in a round the state stays and what RoundMode says
-  /// is kept. The outputs are the same bits in every mode.
+  /// Delta rules (gated_delta, kda) over `r.rows` tokens, state updated in place; in a round the state stays and what
+  /// RoundMode says is kept. The outputs are the same bits in every mode.
   Status delta_scan(const RecurView& r, const ScanArgs& a) const noexcept {
-    if (r.rows == 0) return {};
-    if (r.ssm == nullptr || a.q == nullptr || a.k == nullptr || a.v == nullptr || a.g == nullptr || a.beta == nullptr ||
-        a.out == nullptr) {
-      return detail::bad_op("delta_scan", "the ssm state or an input is null; expected all of them");
+    if (r.rule != ScanRule::gated_delta && r.rule != ScanRule::kda) return other_rule("delta_scan", r.rule);
+    if (r.rows != 0 && a.beta == nullptr) return detail::bad_op("delta_scan", "beta is null; a delta rule needs it");
+    return scan("delta_scan", r, a, [&](const ScanArgs& dense) { return K::delta_scan(*dev_, r, dense); });
+  }
+
+  /// Rules without a correction (linear: Mamba-2 and lightning; mamba1), as delta_scan.
+  Status linear_scan(const RecurView& r, const ScanArgs& a) const noexcept {
+    if (r.rule != ScanRule::linear && r.rule != ScanRule::mamba1) return other_rule("linear_scan", r.rule);
+    if (r.rows != 0 && r.rule == ScanRule::mamba1) {
+      if (a.a == nullptr) return detail::bad_op("linear_scan", "A is null; mamba1 needs it");
+      if (r.n_v_heads != 1 || r.n_k_heads != 1) return detail::bad_op("linear_scan", "mamba1 has one head");
+      if (r.round.mode == RoundMode::stash) {
+        return detail::bad_op("linear_scan", "mamba1 keeps no stash; rounds by planes or replay work");
+      }
     }
-    if (!r.map.fits(r.n_k_heads, r.n_v_heads)) {
-      return Status::failure(ErrorKind::bad_argument, "delta_scan", 0, 0,
-                             "the key-head map does not fit %zu key heads and %zu value heads", r.n_k_heads,
-                             r.n_v_heads);
-    }
-    if (Status s = check_round(r); !s) return s;
-    ScanArgs dense = a;
-    if (dense.q_stride == 0) dense.q_stride = r.n_k_heads * r.d_k;
-    if (dense.k_stride == 0) dense.k_stride = r.n_k_heads * r.d_k;
-    if (dense.v_stride == 0) dense.v_stride = r.n_v_heads * r.d_v;
-    return K::delta_scan(*dev_, r, dense);
+    return scan("linear_scan", r, a, [&](const ScanArgs& dense) { return K::linear_scan(*dev_, r, dense); });
   }
 
   /// First half of a stash's commit: ssm of every layer moves on by the accepted tokens, in one launch.
-  /// @param many  device: [n] commits of as many caches, or nullptr: `c` alone. With it `c` gives the launch's size:
-  ///              the most layers and heads of any of them
+  /// @param many  device: [n] commits of as many caches, or nullptr: `c` alone. With it `c` gives the mode of all, the
+  ///              launch's size (the most layers and heads of any of them) and, if it has an accept_d, [n] accept
+  ///              lengths instead of the table's own
   Status round_apply(const RoundCommit& c, const RoundCommit* many = nullptr, std::size_t n = 1) const noexcept {
     if (Status s = check_commit("round_apply", c, many); !s) return s;
     if (n == 0 || c.n_layers == 0) return {};
@@ -282,19 +282,63 @@ class ops_for {
   }
 
  private:
-  static Status check_round(const RecurView& r) noexcept {
+  template <class View>
+  static Status check_planes(const char* op, const View& kv) noexcept {
+    const std::size_t v_width = kv.v_in_k ? 0 : kv.n_kv_heads * kv.head_dim_v;
+    if (kv.k.shape.width != kv.n_kv_heads * kv.head_dim_k || kv.v.shape.width != v_width) {
+      return detail::bad_op(op, "a plane's width is not n_kv_heads * head_dim (none for V with v_in_k)");
+    }
+    if (kv.v_in_k && kv.head_dim_v > kv.head_dim_k) {
+      return detail::bad_op(op, "V is to be the first head_dim_v elements of K, which has fewer");
+    }
+    const bool ring = kv.k.ring || kv.v.ring;
+    if (ring && (kv.k.shape.rows % ring_tile != 0 || kv.k.shape.rows < kv.at.rows ||
+                 (!kv.v_in_k && (kv.v.ring != kv.k.ring || kv.v.shape.rows != kv.k.shape.rows)))) {
+      return detail::bad_op(op, "a ring needs whole tiles of 64 rows, as many for K as for V and for all of the call");
+    }
+    return {};
+  }
+
+  static Status other_rule(const char* op, ScanRule rule) noexcept {
+    return Status::failure(ErrorKind::bad_argument, op, 0, 0,
+                           "the layer's rule is %s; delta_scan takes gated_delta and kda, linear_scan linear and "
+                           "mamba1",
+                           to_string(rule).data());
+  }
+
+  template <class Launch>
+  static Status scan(const char* op, const RecurView& r, const ScanArgs& a, const Launch& launch) noexcept {
+    if (r.rows == 0) return {};
+    if (!r.plane_state(0) || a.q == nullptr || a.k == nullptr || a.v == nullptr || a.g == nullptr || a.out == nullptr) {
+      return detail::bad_op(op, "the ssm state or an input is null; expected all of them");
+    }
+    if (!r.map.fits(r.n_k_heads, r.n_v_heads)) {
+      return Status::failure(ErrorKind::bad_argument, op, 0, 0,
+                             "the key-head map does not fit %zu key heads and %zu value heads", r.n_k_heads,
+                             r.n_v_heads);
+    }
+    if (Status s = check_round(op, r); !s) return s;
+    ScanArgs dense = a;
+    if (dense.q_stride == 0) dense.q_stride = r.n_k_heads * r.d_k;
+    if (dense.k_stride == 0) dense.k_stride = r.n_k_heads * r.d_k;
+    if (dense.v_stride == 0) dense.v_stride = r.n_v_heads * r.d_v;
+    return launch(dense);
+  }
+
+  static Status check_round(const char* op, const RecurView& r) noexcept {
     const RecurRound& k = r.round;
     if (k.mode == RoundMode::none) return {};
     if (r.rows > max_round_rows) {
-      return Status::failure(ErrorKind::bad_argument, "delta_scan", 0, 0, "%zu rows in a round; expected at most %zu",
-                             r.rows, max_round_rows);
+      return Status::failure(ErrorKind::bad_argument, op, 0, 0, "%zu rows in a round; expected at most %zu", r.rows,
+                             max_round_rows);
     }
-    if (k.mode == RoundMode::planes && (k.planes == nullptr || r.rows >= k.n_planes)) {
-      return detail::bad_op("delta_scan", "the round has no plane for every row");
+    const bool planes = r.ssm_format == Format::f32 ? k.planes != nullptr : k.planes16 != nullptr;
+    if (k.mode == RoundMode::planes && (!planes || r.rows >= k.n_planes)) {
+      return detail::bad_op(op, "the round has no plane for every row");
     }
     if (k.mode == RoundMode::stash &&
         (k.k == nullptr || k.u == nullptr || k.decay == nullptr || r.d_k > max_stash_d_k)) {
-      return detail::bad_op("delta_scan", "the round has no stash, or d_k is beyond what a stash takes");
+      return detail::bad_op(op, "the round has no stash, or d_k is beyond what a stash takes");
     }
     return {};
   }

@@ -12,6 +12,8 @@
 #include <memra/kv_dev.hpp>
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
+#include <memra/placement.hpp>
+#include <memra/plan_kinds.hpp>
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
 #include <span>
@@ -22,48 +24,6 @@ namespace memra {
 
 /// Bytes after every K and V plane: kernels that load aligned words may touch a few bytes past the last block.
 inline constexpr std::size_t kv_tail_pad = 8;
-
-/// Which stage runs which layers, and which device object each stage names.
-struct Placement {
-  std::vector<std::size_t> fence;  ///< [stages + 1]: stage s runs layers [fence[s], fence[s+1]); starts with 0
-  std::vector<std::size_t>
-      device_of;  ///< [stages]: index of the stage's device object, below stages; equal: shared slabs
-  std::vector<std::size_t> plane_gap;  ///< [devices]: bytes between planes (plane_gap_of); empty means 0
-
-  static Placement single(std::size_t n_layers, std::size_t gap = 0) { return {{0, n_layers}, {0}, {gap}}; }
-};
-
-/// Default fence: stage s starts at s * n_layers / stages. Empty for 0 stages, which every user of a fence refuses.
-inline std::vector<std::size_t> pp_cuts(std::size_t n_layers, std::size_t stages) {
-  std::vector<std::size_t> fence;
-  if (stages == 0) return fence;
-  for (std::size_t s = 0; s <= stages; ++s) {
-    // s * n / stages without the product, which could wrap: n = a * stages + b.
-    fence.push_back(s * (n_layers / stages) + s * (n_layers % stages) / stages);
-  }
-  return fence;
-}
-
-/// Those of rounds: see RecurRound.
-enum class PlaneKind : std::uint8_t {
-  k,
-  v,
-  conv,
-  ssm,
-  ssm_alt,
-  round_planes,
-  round_conv,
-  round_k,
-  round_u,
-  round_decay
-};
-
-/// The memory blocks of one device object.
-enum class SlabKind : std::uint8_t {
-  rows,   ///< the stages' position ints, then everything append-only
-  state,  ///< current conv and ssm of every layer, contiguous: a snapshot is one copy
-  extra,  ///< second buffers and what rounds keep, never part of a snapshot
-};
 
 struct PlanePlan {
   std::size_t layer = 0;
@@ -76,7 +36,9 @@ struct PlanePlan {
   std::size_t payload = 0;   ///< bytes that hold data
   std::size_t tail_pad = 0;  ///< kv_tail_pad for K and V, 0 otherwise
   std::size_t pad = 0;       ///< gap and alignment up to the next plane or the end of the slab
-  PlaneShape shape;  ///< K and V: as stored; conv, ssm: f32 [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
+  std::size_t window = 0;    ///< of a ring, or of planes that hold one whole: only its last rows are kept by a prefix
+  bool ring = false;         ///< row r is physical row r mod shape.rows
+  PlaneShape shape;          ///< K and V: as stored; conv, ssm: [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
 };
 
 struct StagePlan {
@@ -110,18 +72,23 @@ struct PlanTotals {
   std::size_t tail_pad_bytes = 0;
   std::size_t pad_bytes = 0;  ///< alignment and gaps
   std::size_t total_bytes = 0;
-  std::size_t bytes_per_token = 0;  ///< growth of K and V per row of context
-  std::size_t snapshot_bytes = 0;   ///< of one CacheSnapshot: the state slabs
+  // Growth per row of context: planes of max_ctx rows. Rings do not grow.
+  std::size_t bytes_per_token = 0;      ///< of the trunk
+  std::size_t mtp_bytes_per_token = 0;  ///< of the blocks past it, see ModelConfig::n_mtp
+  std::size_t ring_cap_bytes = 0;    ///< of a full window in every ring: what they hold once the context is that long
+  std::size_t ring_slack_bytes = 0;  ///< payload of rings beyond that: part of k_bytes and v_bytes
+  std::size_t snapshot_bytes = 0;    ///< of one CacheSnapshot: the state slabs
 };
 
 struct Plan {
   std::size_t max_ctx = 0;
+  std::size_t max_rows = 0;       ///< most rows of one step or round: max_ctx, or what the smallest ring takes
   std::vector<PlanePlan> planes;  ///< in layer order, states in order, K before V, conv before ssm; then the rounds'
   std::vector<StagePlan> stages;
   std::vector<DevicePlan> devices;
   PlanTotals totals;
   RoundPlan round;
-  std::vector<AttentionSpec> attention;  ///< one per attention state, for workspace_bytes
+  std::vector<AttentionSpec> attention;  ///< one per state that is attended, for workspace_bytes
 
   /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch. The
   /// largest std::size_t, which no device gives, if the product does not fit.
@@ -137,33 +104,6 @@ struct Plan {
 };
 
 namespace detail {
-
-inline Status check_placement(const Placement& p, std::size_t n_layers) noexcept {
-  const auto bad = [](const char* s) { return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "%s", s); };
-  if (p.device_of.empty() || p.fence.size() != p.device_of.size() + 1) {
-    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
-                           "the fence has %zu entries for %zu stages; expected stages + 1", p.fence.size(),
-                           p.device_of.size());
-  }
-  if (p.fence.front() != 0) return bad("the fence must start with layer 0");
-  if (const auto down = std::is_sorted_until(p.fence.begin(), p.fence.end()); down != p.fence.end()) {
-    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
-                           "the fence goes from layer %zu back to %zu of %zu layers; it must not decrease", *(down - 1),
-                           *down, n_layers);
-  }
-  if (p.fence.back() > n_layers) {
-    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "the fence ends at layer %zu of %zu", p.fence.back(),
-                           n_layers);
-  }
-  for (const std::size_t device : p.device_of) {
-    if (device >= p.device_of.size()) {
-      return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
-                             "a stage names device %zu; expected an index below the %zu stages", device,
-                             p.device_of.size());
-    }
-  }
-  return {};
-}
 
 /// Lays planes one after another in the slabs; every size is checked as it is added.
 class PlanBuilder {
@@ -214,6 +154,8 @@ class PlanBuilder {
     return offset;
   }
 
+  /// Notes a size that does not fit.
+  void require(CheckedSize size) noexcept { valid_ = valid_ && size.valid(); }
   bool valid() const noexcept { return valid_; }
 
  private:
@@ -234,26 +176,57 @@ class PlanBuilder {
 inline void add_planes(PlanBuilder& b, PlanePlan at, const AttentionSpec& a, std::size_t max_ctx) {
   at.slab = SlabKind::rows;
   at.kind = PlaneKind::k;
-  at.shape = {a.k_format, a.k_layout, max_ctx, a.n_kv_heads * a.head_dim_k};
+  at.shape = {a.k_format, a.k_layout, ring_rows(a, max_ctx), a.n_kv_heads * a.head_dim_k};
+  at.window = a.ring_slack == 0 ? 0 : a.window;
+  at.ring = at.shape.rows < max_ctx;
   b.add(at, checked_plane_bytes(at.shape));
+  if (a.v_in_k) return;
   at.kind = PlaneKind::v;
-  at.shape = {a.v_format, a.v_layout, max_ctx, a.n_kv_heads * a.head_dim_v};
+  at.shape = {a.v_format, a.v_layout, at.shape.rows, a.n_kv_heads * a.head_dim_v};
   b.add(at, checked_plane_bytes(at.shape));
 }
+
+inline void add_planes(PlanBuilder&, const PlanePlan&, const SharedKvSpec&, std::size_t) {}
 
 inline void add_planes(PlanBuilder& b, PlanePlan at, const RecurrentSpec& r, std::size_t /*max_ctx*/) {
   at.slab = SlabKind::state;
   at.kind = PlaneKind::conv;
-  at.shape = {Format::f32, Layout::blocks, 2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads, r.d_conv - 1};
+  at.shape = {r.conv_format, Layout::blocks, r.conv_dim(), r.d_conv - 1};
   b.add(at, checked_plane_bytes(at.shape));
   at.kind = PlaneKind::ssm;
-  at.shape = {Format::f32, Layout::blocks, r.n_v_heads * r.d_v, r.d_k};
+  at.shape = {r.ssm_format, Layout::blocks, r.n_v_heads * r.d_v, r.d_k};
   b.add(at, checked_plane_bytes(at.shape));
   if (r.second_buffer) {
     at.slab = SlabKind::extra;
     at.kind = PlaneKind::ssm_alt;
     b.add(at, checked_plane_bytes(at.shape));
   }
+}
+
+/// What attends: notes its geometry for the workspace, and what its planes grow by.
+inline void note_attention(Plan& plan, const StateSpec& state, const ModelConfig& cfg, std::size_t layer) {
+  std::visit(Overloaded{[&](const AttentionSpec& a) {
+                          if (a.head_dim_v != 0) plan.attention.push_back(a);
+                          const std::size_t row = row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +
+                                                  (a.v_in_k ? 0 : row_bytes(a.v_format, a.n_kv_heads * a.head_dim_v));
+                          const bool mtp = layer >= cfg.layers.size() - cfg.n_mtp;
+                          PlanTotals& t = plan.totals;
+                          if (a.ring_slack == 0) {
+                            (mtp ? t.mtp_bytes_per_token : t.bytes_per_token) += row;
+                          } else {
+                            const std::size_t rows = ring_rows(a, plan.max_ctx);
+                            t.ring_cap_bytes += row * a.window;
+                            t.ring_slack_bytes += row * (rows - std::min(rows, a.window));
+                          }
+                          plan.max_rows = std::min(plan.max_rows, call_rows(a, plan.max_ctx));
+                        },
+                        [&](const SharedKvSpec& s) {
+                          AttentionSpec a = *owned_attention(cfg, s.donor, s.nth);
+                          if (s.n_heads != 0) a.n_heads = s.n_heads;
+                          if (a.head_dim_v != 0) plan.attention.push_back(a);
+                        },
+                        [](const RecurrentSpec&) {}},
+             state);
 }
 
 /// Adds what rounds need; see round_plan.hpp.
@@ -296,21 +269,10 @@ inline Status sum_plan(Plan& plan) noexcept {
         break;
     }
   }
-  for (const AttentionSpec& a : plan.attention) {
-    t.bytes_per_token +=
-        row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) + row_bytes(a.v_format, a.n_kv_heads * a.head_dim_v);
-  }
   return {};
 }
 
 }  // namespace detail
-
-/// Stage that runs layer `il`: the last whose first layer is <= il; layers past the fence go to the last stage.
-inline std::size_t stage_of(const Placement& placement, std::size_t il) noexcept {
-  const auto end = placement.fence.end() - 1;
-  const auto after = std::upper_bound(placement.fence.begin(), end, il);
-  return static_cast<std::size_t>(after - placement.fence.begin()) - 1;
-}
 
 /// Lays out the whole state of `cfg` for up to `max_ctx` rows.
 ///
@@ -328,8 +290,13 @@ inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Plac
   }
   if (Status s = detail::check_placement(placement, cfg.layers.size()); !s) return s;
 
+  if (cfg.n_mtp > cfg.layers.size()) {
+    return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "n_mtp is %zu of %zu layers", cfg.n_mtp,
+                           cfg.layers.size());
+  }
   Plan p;
   p.max_ctx = max_ctx;
+  p.max_rows = max_ctx;
   p.devices.resize(*std::max_element(placement.device_of.begin(), placement.device_of.end()) + 1);
   if (!placement.plane_gap.empty() && placement.plane_gap.size() < p.devices.size()) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0, "%zu plane gaps for %zu devices",
@@ -349,10 +316,10 @@ inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Plac
     at.device = placement.device_of[at.stage];
     for (at.state = 0; at.state < cfg.layers[il].states.size(); ++at.state) {
       const StateSpec& spec = cfg.layers[il].states[at.state];
-      const Status valid = std::visit([&](const auto& s) { return detail::check_spec(s, il); }, spec);
+      const Status valid = std::visit([&](const auto& s) { return detail::check_spec(s, cfg, placement, il); }, spec);
       if (!valid) return valid;
       std::visit([&](const auto& s) { detail::add_planes(builder, at, s, max_ctx); }, spec);
-      if (const auto* a = std::get_if<AttentionSpec>(&spec)) p.attention.push_back(*a);
+      detail::note_attention(p, spec, cfg, il);
     }
   }
   if (Status s = detail::add_rounds(builder, p, cfg, rounds); !s) return s;

@@ -24,20 +24,13 @@ struct PortableKernels {
     const detail::PortableAppend body{
         detail::PortableTarget(kv.k), detail::PortableTarget(kv.v), k, v, kv.at.pos_d, kv.at.capacity};
     const std::size_t width = kv.k.shape.width > kv.v.shape.width ? kv.k.shape.width : kv.v.shape.width;
-    return launch(dev, "append", Grid{detail::portable_groups(width), kv.at.rows, 2}, body);
+    return launch(dev, "append", Grid{detail::portable_groups(width), kv.at.rows, kv.v_in_k ? 1U : 2U}, body);
   }
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView&) noexcept {
-    const detail::PortableAttend body{detail::PortableSource(kv.k),
-                                      detail::PortableSource(kv.v),
-                                      a,
-                                      kv.n_kv_heads,
-                                      kv.head_dim_k,
-                                      kv.head_dim_v,
-                                      kv.window,
-                                      kv.at.pos_d};
-    return launch(dev, "attend", Grid{detail::portable_groups(kv.head_dim_v), a.n_heads, kv.at.rows}, body);
+    return launch(dev, "attend", Grid{detail::portable_groups(kv.head_dim_v), a.n_heads, kv.at.rows},
+                  detail::PortableAttend(kv, a));
   }
 
   template <class D>
@@ -48,6 +41,11 @@ struct PortableKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     return launch(dev, "delta_scan", Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
+  }
+
+  template <class D>
+  static Status linear_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    return launch(dev, "linear_scan", Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
   }
 
   template <class D>
@@ -112,7 +110,7 @@ struct PortableKernels {
   static Status read_rows(D& dev, const ConstPlaneView& plane, std::size_t first, std::size_t rows,
                           float* out) noexcept {
     return launch(dev, "read_rows", Grid{detail::portable_groups(plane.shape.width), rows, 1},
-                  detail::PortableReadRows{detail::PortableSource(plane), first - plane.base, out});
+                  detail::PortableReadRows{detail::PortableSource(plane), first, out});
   }
 
  private:

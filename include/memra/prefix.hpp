@@ -15,6 +15,8 @@ namespace memra {
 namespace detail {
 template <class Dev>
 struct PrefixIo;
+template <class Dev>
+struct HandoverIo;
 }  // namespace detail
 
 /// Rows [0, pos) of every attention layer, conv and ssm at pos, and the logits parked there, if any.
@@ -25,7 +27,15 @@ template <class Dev>
 class CachePrefix {
  public:
   CachePrefix(CachePrefix&&) noexcept = default;
-  CachePrefix& operator=(CachePrefix&&) noexcept = default;
+  /// By way of a temporary: a vector assigned to itself is emptied.
+  CachePrefix& operator=(CachePrefix&& other) noexcept {
+    CachePrefix taken(std::move(other));
+    std::swap(config_, taken.config_);
+    std::swap(plan_, taken.plan_);
+    devices_.swap(taken.devices_);
+    std::swap(logits_, taken.logits_);
+    return *this;
+  }
 
   /// The publication boundary: tokens it stands for; 0 for a moved-from one.
   std::size_t pos() const noexcept { return devices_.empty() ? 0 : plan_.max_ctx; }
@@ -36,6 +46,7 @@ class CachePrefix {
 
  private:
   friend struct detail::PrefixIo<Dev>;
+  friend struct detail::HandoverIo<Dev>;
   CachePrefix() = default;
 
   struct DeviceBytes {
@@ -43,6 +54,13 @@ class CachePrefix {
     std::optional<typename Dev::Buffer> rows;
     std::optional<typename Dev::Buffer> state;
   };
+
+  /// Where the slabs are: (device, kind) -> address.
+  auto slabs() const noexcept {
+    return [this](std::size_t device, SlabKind kind) {
+      return (kind == SlabKind::rows ? devices_[device].rows : devices_[device].state)->data();
+    };
+  }
 
   ModelConfig config_;
   Plan plan_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memra/cache.hpp>
 #include <memra/cache_types.hpp>
 #include <memra/dflash_kv.hpp>
@@ -55,9 +56,23 @@ Accepted accept_greedy(std::span<const std::int32_t> block, std::span<const std:
 /// cache. If the trunk's device fails, the draft has not moved; roll back or reset. If only the draft's does, the trunk
 /// has moved and level() is false until repair(): its rows are written and only have to be counted.
 ///
-/// Refers to the caches, which must outlive it and be moved by it alone while it is used.
+/// Refers to the caches, which must outlive it and be moved by it alone while it is used. A moved-from one refuses.
 template <class Dev>
 class Speculation {
+  struct State {
+    Cache<Dev>* trunk;
+    DflashKv<Dev>* draft;
+    std::vector<std::size_t> tap_layers;
+    std::size_t hidden;
+    std::size_t most_rows;
+    std::optional<DflashTapSink<Dev>> sink = {};  // empty while it is armed in the trunk
+    std::optional<Round<Dev>> round = {};
+    std::int32_t pending = 0;
+    std::size_t step_rows = 0;  // of the open step or round
+    std::size_t open_rows = 0;  // draft rows opened for it
+    std::size_t owed = 0;       // written draft rows whose commit failed
+  };
+
  public:
   using DraftRows = typename DflashKv<Dev>::Rows;
 
@@ -72,26 +87,31 @@ class Speculation {
   /// @return bad_state unless both caches stand at one position; as DflashTapSink::create
   static Result<Speculation> create(Cache<Dev>& trunk, DflashKv<Dev>& draft, std::vector<std::size_t> tap_layers,
                                     std::size_t hidden, std::size_t most_rows) {
-    Speculation s(trunk, draft, std::move(tap_layers), hidden, most_rows);
+    Speculation s(std::make_unique<State>(State{&trunk, &draft, std::move(tap_layers), hidden, most_rows}));
     if (Status f = s.at_rest("Speculation::create"); !f) return f;
     if (Status f = s.make_sink(); !f) return f;
     return s;
   }
 
-  Cache<Dev>& trunk() const noexcept { return *trunk_; }
-  DflashKv<Dev>& draft() const noexcept { return *draft_; }
-  std::size_t pos() const noexcept { return trunk_->pos(); }
-  bool level() const noexcept { return trunk_->pos() == trunk_->len() && trunk_->len() == draft_->len(); }
+  /// @pre not moved-from, as for draft, pos and level
+  Cache<Dev>& trunk() const noexcept { return *s_->trunk; }
+  DflashKv<Dev>& draft() const noexcept { return *s_->draft; }
+  std::size_t pos() const noexcept { return s_->trunk->pos(); }
+  bool level() const noexcept { return s_->trunk->pos() == s_->trunk->len() && s_->trunk->len() == s_->draft->len(); }
 
   /// Decided by the last logits, in no cache yet.
-  std::int32_t pending() const noexcept { return pending_; }
-  void set_pending(std::int32_t token) noexcept { pending_ = token; }
+  std::int32_t pending() const noexcept { return s_->pending; }
+  void set_pending(std::int32_t token) noexcept { s_->pending = token; }
 
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
   Result<Step<Dev>> begin_step(std::size_t rows) {
     if (Status s = begin("begin_step"); !s) return s;
-    auto step = trunk_->begin_step(rows);
-    if (!step) take_sink();
+    auto step = s_->trunk->begin_step(rows);
+    if (!step) {
+      take_sink();
+    } else {
+      s_->step_rows = rows;
+    }
     return step;
   }
 
@@ -99,43 +119,42 @@ class Speculation {
   /// @return the open round's step
   Result<Step<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) {
     if (Status s = begin("begin_round"); !s) return s;
-    auto round = trunk_->begin_round(rows, by);
+    auto round = s_->trunk->begin_round(rows, by);
     if (!round) {
       take_sink();
       return round.status();
     }
-    round_.emplace(*std::move(round));
-    return round_->step();
+    s_->round.emplace(*std::move(round));
+    s_->step_rows = rows;
+    return s_->round->step();
   }
 
   /// The strategy of the open round; automatic if none is open.
-  Strategy strategy() const noexcept { return round_ && round_->open() ? round_->strategy() : Strategy::automatic; }
+  Strategy strategy() const noexcept {
+    return s_ && s_->round && s_->round->open() ? s_->round->strategy() : Strategy::automatic;
+  }
 
   /// Draft rows of the first `n` tokens of the open step or round, after the trunk has left its taps.
   Result<Feed> open_rows(std::size_t n) {
-    const DflashTapSink<Dev>* taps = trunk_->dflash_taps();
-    if (taps == nullptr || draft_->len() != trunk_->pos() || n > taps->cap_rows()) {
+    if (Status s = usable("open_rows"); !s) return s;
+    const DflashTapSink<Dev>* taps = s_->trunk->dflash_taps();
+    if (taps == nullptr || s_->draft->len() != s_->trunk->pos() || n > s_->step_rows) {
       return Status::failure(ErrorKind::bad_state, "open_rows", 0, 0,
-                             "no tapped step of %zu rows is open at the draft's length %zu", n, draft_->len());
+                             "no tapped step of %zu rows is open at the draft's length %zu", n, s_->draft->len());
     }
-    auto rows = draft_->begin_rows(n);
+    auto rows = s_->draft->begin_rows(n);
     if (!rows) return rows.status();
-    open_rows_ = n;
+    s_->open_rows = n;
     return Feed{*rows, taps->data()};
   }
 
-  /// Commits the open step and its draft rows.
+  /// Commits the open step and its draft rows: open_rows was asked for all of the step's tokens last.
   Status advance() {
-    const std::size_t at = trunk_->pos();
-    const std::size_t opened = std::exchange(open_rows_, 0);
-    if (opened == 0) return not_opened("advance");
-    if (Status s = trunk_->advance(); !s) return s;
+    if (Status s = usable("advance"); !s) return s;
+    if (s_->step_rows == 0 || !opened(s_->step_rows)) return not_opened("advance");
+    if (Status s = s_->trunk->advance(); !s) return s;
     take_sink();
-    if (trunk_->pos() - at != opened) {
-      return Status::failure(ErrorKind::bad_state, "advance", 0, 0,
-                             "draft rows of %zu tokens for a step of %zu; roll back", opened, trunk_->pos() - at);
-    }
-    return count_rows(opened);
+    return count_rows(std::exchange(s_->open_rows, 0));
   }
 
   /// Keeps the first `keep` tokens of the round in both caches; `next` becomes the pending token.
@@ -143,16 +162,17 @@ class Speculation {
   /// @param keep  as many as open_rows was asked for last; 0 needs no rows
   /// @return as Round::commit: `replay` tokens are to be fed to the trunk again, untapped, before the next begin
   Result<RolledBack> commit(std::size_t keep, std::int32_t next) {
-    if (!round_ || !round_->open()) {
+    if (Status s = usable("commit"); !s) return s;
+    if (!s_->round || !s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, "commit", 0, 0, "no round is open; begin one first");
     }
-    if (keep != 0 && open_rows_ != keep) return not_opened("commit");
-    auto left = round_->commit(keep);
+    if (keep != 0 && !opened(keep)) return not_opened("commit");
+    auto left = s_->round->commit(keep);
     if (!left) return left;
-    open_rows_ = 0;
-    round_.reset();
+    s_->open_rows = 0;
+    s_->round.reset();
     take_sink();
-    pending_ = next;
+    s_->pending = next;
     if (keep != 0) {
       if (Status s = count_rows(keep); !s) return s;
     }
@@ -161,100 +181,102 @@ class Speculation {
 
   /// Gives the open round up in both caches.
   Status abandon() {
-    open_rows_ = 0;
-    const Status s = round_ ? round_->abandon() : Status();
-    round_.reset();
+    if (Status s = usable("abandon"); !s) return s;
+    s_->open_rows = 0;
+    const Status s = s_->round ? s_->round->abandon() : Status();
+    s_->round.reset();
     take_sink();
     return s;
   }
 
   /// Counts the draft rows that a failed device call left uncounted.
   Status repair() {
-    if (trunk_->len() == draft_->len() && !draft_->tainted()) return {};
-    if (owed_ == 0 || draft_->len() + owed_ != trunk_->len()) {
+    if (Status s = usable("repair"); !s) return s;
+    if (s_->trunk->len() == s_->draft->len() && !s_->draft->tainted()) return {};
+    if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len()) {
       return Status::failure(ErrorKind::bad_state, "repair", 0, 0,
-                             "the draft has %zu rows, the trunk %zu; roll both back", draft_->len(), trunk_->len());
+                             "the draft has %zu rows, the trunk %zu; roll both back", s_->draft->len(),
+                             s_->trunk->len());
     }
-    if (Status s = draft_->truncate(draft_->len()); !s) return s;
-    auto rows = draft_->begin_rows(owed_);
+    if (Status s = s_->draft->truncate(s_->draft->len()); !s) return s;
+    auto rows = s_->draft->begin_rows(s_->owed);
     if (!rows) return rows.status();
-    return count_rows(owed_);
+    return count_rows(s_->owed);
   }
 
   /// Rolls both back: the draft's length follows the trunk's. What the trunk owes is to be fed to it untapped.
-  /// @return as Cache::rollback; bad_argument if the draft does not reach as far as the trunk would stand
+  /// @return as Cache::rollback; bad_argument if the draft does not reach as far as the trunk would stand, or cannot go
+  ///         back there (DflashKv::may_truncate)
   Result<RolledBack> rollback(const CacheSnapshot<Dev>& snap, std::size_t accept, std::int32_t next) {
-    if (accept > draft_->len() || snap.pos() > draft_->len() - accept) {
+    if (Status s = usable("rollback"); !s) return s;
+    if (accept > s_->draft->len() || snap.pos() > s_->draft->len() - accept) {
       return Status::failure(ErrorKind::bad_argument, "rollback", 0, 0,
-                             "to position %zu + %zu; the draft holds %zu rows", snap.pos(), accept, draft_->len());
+                             "to position %zu + %zu; the draft holds %zu rows", snap.pos(), accept, s_->draft->len());
     }
-    auto left = trunk_->rollback(snap, accept);
+    if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;
+    auto left = s_->trunk->rollback(snap, accept);
     if (!left) return left;
-    open_rows_ = owed_ = 0;
-    round_.reset();
+    s_->open_rows = s_->owed = 0;
+    s_->round.reset();
     take_sink();
-    if (Status s = draft_->truncate(trunk_->len()); !s) return s;
-    pending_ = next;
+    if (Status s = s_->draft->truncate(s_->trunk->len()); !s) return s;
+    s_->pending = next;
     return left;
   }
 
  private:
-  Speculation(Cache<Dev>& trunk, DflashKv<Dev>& draft, std::vector<std::size_t> tap_layers, std::size_t hidden,
-              std::size_t most_rows)
-      : trunk_(&trunk), draft_(&draft), tap_layers_(std::move(tap_layers)), hidden_(hidden), most_rows_(most_rows) {}
+  explicit Speculation(std::unique_ptr<State> state) noexcept : s_(std::move(state)) {}
 
   Status make_sink() {
-    auto sink = DflashTapSink<Dev>::create(draft_->device(), tap_layers_, hidden_, most_rows_);
+    auto sink = DflashTapSink<Dev>::create(s_->draft->device(), s_->tap_layers, s_->hidden, s_->most_rows);
     if (!sink) return sink.status();
-    sink_.emplace(*std::move(sink));
+    s_->sink.emplace(*std::move(sink));
     return {};
   }
 
   Status at_rest(const char* call) const noexcept {
     if (level()) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                           "trunk at %zu of %zu rows, draft at %zu; they move together, or repair", trunk_->pos(),
-                           trunk_->len(), draft_->len());
+                           "trunk at %zu of %zu rows, draft at %zu; they move together, or repair", s_->trunk->pos(),
+                           s_->trunk->len(), s_->draft->len());
   }
+  Status usable(const char* call) const noexcept {
+    if (s_) return {};
+    return Status::failure(ErrorKind::bad_state, call, 0, 0, "the speculation is empty (moved-from)");
+  }
+  /// Rows for these tokens were opened, and the drafter has not given them up for a block.
+  bool opened(std::size_t n) const noexcept { return s_->open_rows == n && s_->draft->open_rows() == n; }
   static Status not_opened(const char* call) noexcept {
     return Status::failure(ErrorKind::bad_state, call, 0, 0, "open_rows was not called for these tokens");
   }
 
   Status begin(const char* call) {
-    if (round_ && round_->open()) {
+    if (Status s = usable(call); !s) return s;
+    if (s_->round && s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit or abandon it first");
     }
-    open_rows_ = 0;
+    s_->open_rows = 0;
     take_sink();  // a forward that died left it in the cache
     if (Status s = at_rest(call); !s) return s;
-    if (!sink_) {  // gone with a cache that another was put in the place of
+    if (!s_->sink) {  // gone with a cache that another was put in the place of
       if (Status s = make_sink(); !s) return s;
     }
-    if (Status s = trunk_->arm_taps(std::move(*sink_)); !s) return s;  // a refusal leaves it where it is
-    sink_.reset();
+    if (Status s = s_->trunk->arm_taps(std::move(*s_->sink)); !s) return s;  // a refusal leaves it where it is
+    s_->sink.reset();
     return {};
   }
   void take_sink() noexcept {
-    if (!sink_) sink_ = trunk_->take_taps();
+    if (!s_->sink) s_->sink = s_->trunk->take_taps();
   }
 
   Status count_rows(std::size_t n) {
-    owed_ = n;
-    if (Status s = draft_->commit(); !s) return s;
-    owed_ = 0;
-    return {};
+    s_->owed = 0;
+    Status s = s_->draft->commit();
+    if (!s && !s.asynchronous()) s_->owed = n;  // else the rows themselves are in doubt
+    return s;
   }
 
-  Cache<Dev>* trunk_;
-  DflashKv<Dev>* draft_;
-  std::vector<std::size_t> tap_layers_;
-  std::size_t hidden_;
-  std::size_t most_rows_;
-  std::optional<DflashTapSink<Dev>> sink_;  // empty while it is armed in the trunk
-  std::optional<Round<Dev>> round_;
-  std::int32_t pending_ = 0;
-  std::size_t open_rows_ = 0;  // of the open step or round
-  std::size_t owed_ = 0;       // written draft rows whose commit failed
+  std::unique_ptr<State> s_;
 };
 
 }  // namespace memra

@@ -31,31 +31,44 @@ class Step {
 
   /// K and V of layer `il` for append: rows [pos, pos + rows).
   /// @param nth  which attention state of the layer
-  /// @return bad_argument if it has none; bad_state if the step ended or the view was taken before
+  /// @return bad_argument if it has none or shares another layer's; bad_state if the step ended or the view was taken
+  ///         before
   Result<KvWriteView> kv_write(std::size_t il, std::size_t nth = 0) {
-    detail::KvComponent* c = core_->template find<detail::KvComponent>(il, nth);
-    if (Status s = take("kv_write", "attention", il, c); !s) return s;
-    return KvWriteView{c->k, c->v, c->spec.n_kv_heads, c->spec.head_dim_k, c->spec.head_dim_v, core_->step_pos(il)};
+    const auto [rows, owned] = core_->attention(il, nth);
+    if (Status s = usable("kv_write", "attention", il, rows != nullptr); !s) return s;
+    if (!owned) {
+      return Status::failure(ErrorKind::bad_argument, "kv_write", 0, 0,
+                             "layer %zu shares the K and V of an earlier layer, which writes them", il);
+    }
+    if (Status s = take("kv_write", il, *rows); !s) return s;
+    KvWriteView w;
+    show(w, *rows, il);
+    return w;
   }
 
-  /// K and V of layer `il` for attend: row i sees [0, pos + i + 1), or the window's end of it.
-  /// @return as kv_write; bad_state also if the layer has not been written in this step
+  /// K and V of layer `il`, or of the layer it shares with, for attend: row i sees [0, pos + i + 1), or the window's
+  /// end of it.
+  /// @return bad_argument if it has none; bad_state if the step ended or the rows have not been written in this step
   Result<KvReadView> kv_read(std::size_t il, std::size_t nth = 0) const {
-    const detail::KvComponent* c = core_->template find<detail::KvComponent>(il, nth);
+    const detail::KvComponent* c = core_->attention(il, nth).rows;
     if (Status s = usable("kv_read", "attention", il, c != nullptr); !s) return s;
     if (c->written_in != id_) {
       return Status::failure(ErrorKind::bad_state, "kv_read", 0, 0,
-                             "layer %zu has not been written in this step; append before attending", il);
+                             "the K and V of layer %zu have not been written in this step; append before attending",
+                             il);
     }
-    return KvReadView{
-        c->k, c->v, c->spec.n_kv_heads, c->spec.head_dim_k, c->spec.head_dim_v, c->spec.window, core_->step_pos(il)};
+    KvReadView r;
+    show(r, *c, il);
+    r.window = c->spec.window;
+    return r;
   }
 
   /// conv and ssm of layer `il`, to be moved on by `rows` tokens. One view for both: they always describe one position.
   /// In a round its RoundMode may ask kernels to leave them as they are.
   Result<RecurView> recur(std::size_t il, std::size_t nth = 0) {
-    detail::RecurComponent* c = core_->template find<detail::RecurComponent>(il, nth);
-    if (Status s = take("recur", "recurrent", il, c); !s) return s;
+    detail::RecurComponent* c = core_->recurrent(il, nth);
+    if (Status s = usable("recur", "recurrent", il, c != nullptr); !s) return s;
+    if (Status s = take("recur", il, *c); !s) return s;
     return c->view(core_->step_pos(il), core_->how(*c));
   }
 
@@ -71,6 +84,17 @@ class Step {
   friend class Round<Dev>;
   explicit Step(detail::CacheCore<Dev>& core) noexcept
       : core_(&core), id_(core.step_id), pos_(core.pos), rows_(core.step_rows) {}
+
+  template <class View>
+  void show(View& view, const detail::KvComponent& c, std::size_t il) const noexcept {
+    view.k = core_->shown(c, c.k);
+    view.v = core_->shown(c, c.v);
+    view.n_kv_heads = c.spec.n_kv_heads;
+    view.head_dim_k = c.spec.head_dim_k;
+    view.head_dim_v = c.spec.head_dim_v;
+    view.v_in_k = c.spec.v_in_k;
+    view.at = core_->step_pos(il);
+  }
 
   bool open() const noexcept { return core_->step_open && core_->step_id == id_; }
 
@@ -88,13 +112,12 @@ class Step {
   }
 
   template <class C>
-  Status take(const char* call, const char* kind, std::size_t il, C* c) noexcept {
-    if (Status s = usable(call, kind, il, c != nullptr); !s) return s;
-    if (c->written_in == id_) {
+  Status take(const char* call, std::size_t il, C& c) noexcept {
+    if (c.written_in == id_) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "layer %zu was already written in this step; a layer is written once", il);
     }
-    c->written_in = id_;
+    c.written_in = id_;
     ++core_->step_written;
     return {};
   }

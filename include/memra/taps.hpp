@@ -42,6 +42,20 @@ class DflashTapSink {
   static_assert(check_kv_dev<Dev>());
 
  public:
+  DflashTapSink(DflashTapSink&&) noexcept = default;
+  /// By way of a temporary: a vector assigned to itself is emptied.
+  DflashTapSink& operator=(DflashTapSink&& other) noexcept {
+    DflashTapSink taken(std::move(other));
+    std::swap(dev_, taken.dev_);
+    std::swap(buffer_, taken.buffer_);
+    layer_ids_.swap(taken.layer_ids_);
+    hidden_ = taken.hidden_;
+    cap_rows_ = taken.cap_rows_;
+    origin_ = taken.origin_;
+    rows_ = taken.rows_;
+    return *this;
+  }
+
   /// @param layer_ids  trunk layers in the drafter's fc slot order, at least one
   /// @param hidden     elements of the residual stream
   /// @param cap_rows   rows the buffer holds; contents undefined

@@ -3,25 +3,39 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/detail/half.hpp>
 #include <memra/detail/platform.hpp>
+#include <memra/format.hpp>
 #include <memra/layout.hpp>
+#include <string_view>
 #include <type_traits>
 
 namespace memra {
 
-/// One K or V plane. Row r of the stream is physical row r - base; a flat plane has base 0.
+/// Rows of every ring are a multiple of this, so that a tile of the attention grid is never split.
+inline constexpr std::size_t ring_tile = 64;
+
+/// One K or V plane. Row r of the stream is physical row r - base (a flat plane has base 0), in a ring row r mod
+/// phys_rows.
+///
+/// Resident are rows [base, base + phys_rows) at most. A ring's base is what the host knew when it made the view: good
+/// for checks on the host. Kernels go by position and window instead, because a captured launch replays with another
+/// position: a step is only begun if every window fits in the ring.
 template <class Byte>
 struct BasicPlaneView {
   Byte* data = nullptr;   ///< device address, plane_alignment aligned
   PlaneShape shape = {};  ///< shape.rows is phys_rows
-  std::size_t base = 0;   ///< stream row held by physical row 0
+  std::size_t base = 0;   ///< stream row held by physical row 0; in a ring the oldest row that is there
+  bool ring = false;      ///< phys_rows is then a multiple of ring_tile
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
+  /// Where stream row `row` is, if it is there.
+  MEMRA_HD constexpr std::size_t phys(std::size_t row) const noexcept { return ring ? row % shape.rows : row - base; }
   constexpr explicit operator bool() const noexcept { return data != nullptr; }
   /// A writable view is also a readable one. A template, because a conversion to the own type is never called.
   template <class Other, std::enable_if_t<!std::is_const_v<Byte> && std::is_same_v<Other, const Byte>, int> = 0>
   constexpr operator BasicPlaneView<Other>() const noexcept {  // NOLINT(google-explicit-constructor)
-    return {data, shape, base};
+    return {data, shape, base, ring};
   }
 };
 using PlaneView = BasicPlaneView<std::byte>;
@@ -40,23 +54,25 @@ struct StepPos {
 /// One attention layer as append writes it.
 struct KvWriteView {
   PlaneView k;  ///< [rows][n_kv_heads * head_dim_k]
-  PlaneView v;  ///< [rows][n_kv_heads * head_dim_v]
+  PlaneView v;  ///< [rows][n_kv_heads * head_dim_v]; empty with v_in_k
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   StepPos at = {};
+  bool v_in_k = false;  ///< V is the first head_dim_v elements of each head's K (MLA)
 };
 
 /// One attention layer as attend reads it. Row i of a call sees stream rows [lo, *pos_d + i + 1) where lo is 0, or with
 /// a window max(0, *pos_d + i + 1 - window): the window counts the current token.
 struct KvReadView {
   ConstPlaneView k;
-  ConstPlaneView v;
+  ConstPlaneView v;  ///< empty with v_in_k
   std::size_t n_kv_heads = 0;
   std::size_t head_dim_k = 0;
   std::size_t head_dim_v = 0;
   std::size_t window = 0;  ///< 0: none
   StepPos at = {};
+  bool v_in_k = false;  ///< V is the first head_dim_v elements of each head's K (MLA)
 };
 
 /// Which key head a value head reads.
@@ -101,6 +117,33 @@ struct KeyHeadMap {
   }
 };
 
+/// How a recurrent state moves on by a token. S is one head's ssm, [d_v][d_k]; k, q of d_k, v of d_v elements.
+enum class ScanRule : std::uint8_t {
+  gated_delta,  ///< S <- e^g S; u = beta (v - S k); S <- S + u k^T; out = S q / sqrt(d_k): a decay per value head
+  kda,          ///< the same with a decay per key channel: column i of S is multiplied by e^g[i]
+  linear,       ///< S <- e^g S; u = beta v; S <- S + u k^T; out = S q: Mamba-2 (g = dt A, beta = dt), lightning
+  mamba1,       ///< S[c][i] <- e^(g[c] A[c][i]) S[c][i] + (g[c] v[c]) k[i]; out = S q: g is dt, k is B, q is C
+  none,         ///< no ssm: a convolution alone
+};
+
+inline constexpr std::size_t all_scan_rules = 5;
+
+constexpr std::string_view to_string(ScanRule rule) noexcept {
+  switch (rule) {
+    case ScanRule::gated_delta:
+      return "gated_delta";
+    case ScanRule::kda:
+      return "kda";
+    case ScanRule::linear:
+      return "linear";
+    case ScanRule::mamba1:
+      return "mamba1";
+    case ScanRule::none:
+      return "none";
+  }
+  return "unknown";
+}
+
 /// What conv_update and delta_scan do with the state.
 enum class RoundMode : std::uint8_t {
   none,    ///< a plain step: conv and ssm move on in place
@@ -115,13 +158,49 @@ struct RecurRound {
   const std::int32_t* plane_d = nullptr;  ///< device: index of the current ssm plane; nullptr: 0, which is `ssm`
   float* planes = nullptr;                ///< [n_planes - 1][n_v_heads][d_v][d_k]: planes 1, 2, ...
   std::size_t n_planes = 1;
-  float* conv_rows = nullptr;  ///< [rows][conv_dim] raw inputs of the round
-  float* k = nullptr;          ///< [rows][n_k_heads][d_k] as the scan got it
-  float* u = nullptr;          ///< [rows][n_v_heads][d_v] beta (v - S^T k)
-  float* decay = nullptr;      ///< [rows][n_v_heads] e^g
+  float* conv_rows = nullptr;         ///< [rows][conv_dim] raw inputs of the round
+  float* k = nullptr;                 ///< [rows][n_k_heads][d_k] as the scan got it
+  float* u = nullptr;                 ///< [rows][n_v_heads][d_v] beta (v - S^T k)
+  float* decay = nullptr;             ///< [rows][n_v_heads] e^g; kda: [rows][n_v_heads][d_k]
+  std::uint16_t* planes16 = nullptr;  ///< in the place of `planes` if the ssm is kept in 16 bits
 };
 
-/// Current state of one recurrent layer, updated in place.
+/// Elements of a recurrent state in the format they are kept in, read and written as f32. A store rounds to nearest
+/// even. One of the two addresses is set.
+struct StateElems {
+  float* f32 = nullptr;
+  std::uint16_t* bits = nullptr;  ///< f16 or bf16
+  Format format = Format::f32;
+
+  MEMRA_HD float load(std::size_t i) const noexcept {
+    if (format == Format::f32) return f32[i];
+    return format == Format::f16 ? detail::f16_to_f32(bits[i]) : detail::bf16_to_f32(bits[i]);
+  }
+  MEMRA_HD void store(std::size_t i, float x) const noexcept {
+    if (format == Format::f32) {
+      f32[i] = x;
+    } else {
+      bits[i] = format == Format::f16 ? detail::f32_to_f16(x) : detail::f32_to_bf16(x);
+    }
+  }
+  /// What a load gives after a store of x.
+  MEMRA_HD float rounded(float x) const noexcept {
+    if (format == Format::f32) return x;
+    return format == Format::f16 ? detail::f16_to_f32(detail::f32_to_f16(x))
+                                 : detail::bf16_to_f32(detail::f32_to_bf16(x));
+  }
+  MEMRA_HD StateElems operator+(std::size_t n) const noexcept {
+    return format == Format::f32 ? StateElems{f32 + n, nullptr, format} : StateElems{nullptr, bits + n, format};
+  }
+  std::byte* data() const noexcept {
+    return format == Format::f32 ? reinterpret_cast<std::byte*>(f32) : reinterpret_cast<std::byte*>(bits);
+  }
+  constexpr explicit operator bool() const noexcept { return f32 != nullptr || bits != nullptr; }
+};
+
+/// Current state of one recurrent layer, updated in place. A state that is kept in 16 bits has its address in conv16 or
+/// ssm16 and a null one here, so that a kernel for f32 cannot take it for its own; `conv_state` and `plane_state` serve
+/// all formats.
 struct RecurView {
   float* conv = nullptr;  ///< [conv_dim][d_conv - 1] raw inputs, oldest first
   float* ssm = nullptr;   ///< [n_v_heads][d_v][d_k]: column of S contiguous
@@ -136,6 +215,13 @@ struct RecurView {
   std::size_t rows = 0;  ///< rows of this call (t)
   StepPos at = {};       ///< position and capacity of the stream; without a pos_d the call always fits
   RecurRound round = {};
+  ScanRule rule = ScanRule::gated_delta;
+  std::size_t conv_channels = 0;  ///< 0: 2 * d_k * n_k + d_v * n_v
+  Format conv_format = Format::f32;
+  Format ssm_format = Format::f32;
+  std::uint16_t* conv16 = nullptr;
+  std::uint16_t* ssm16 = nullptr;
+  std::uint16_t* ssm_alt16 = nullptr;
 
   /// False if the call would pass the stream's capacity or the stream ran out before: kernels then change nothing.
   MEMRA_HD bool fits() const noexcept {
@@ -150,8 +236,22 @@ struct RecurView {
     return round.plane_d == nullptr ? 0 : static_cast<std::size_t>(*round.plane_d);
   }
 
-  /// 2 * d_k * n_k + d_v * n_v: all q channels, then all k, then all v.
-  MEMRA_HD constexpr std::size_t conv_dim() const noexcept { return 2 * d_k * n_k_heads + d_v * n_v_heads; }
+  /// Where the rule has q, k and v in its convolution: all q channels, then all k, then all v.
+  MEMRA_HD constexpr std::size_t conv_dim() const noexcept {
+    return conv_channels != 0 ? conv_channels : 2 * d_k * n_k_heads + d_v * n_v_heads;
+  }
+  MEMRA_HD constexpr std::size_t ssm_elems() const noexcept { return n_v_heads * d_v * d_k; }
+  MEMRA_HD constexpr StateElems conv_state() const noexcept { return {conv, conv16, conv_format}; }
+  MEMRA_HD constexpr StateElems plane_state(std::size_t i) const noexcept {
+    if (ssm_format == Format::f32) return {plane(i), nullptr, ssm_format};
+    return {nullptr, i == 0 ? ssm16 : round.planes16 + (i - 1) * ssm_elems(), ssm_format};
+  }
+  /// Decays that a value head has per token in a stash.
+  MEMRA_HD constexpr std::size_t decay_width() const noexcept { return rule == ScanRule::kda ? d_k : 1; }
+  /// What kernels for the first kind of recurrent layer take: gated delta in f32.
+  MEMRA_HD constexpr bool plain() const noexcept {
+    return rule == ScanRule::gated_delta && conv_format == Format::f32 && ssm_format == Format::f32;
+  }
 };
 
 /// One layer of a draft KV cache: f32 rows [phys_rows][n_kv * head_dim], committed rows first, then the block's.
@@ -169,7 +269,8 @@ struct DraftView {
   std::size_t block_rows = 0;           ///< rows of the block in this call
 };
 
-static_assert(std::is_trivially_copyable_v<KvWriteView> && std::is_trivially_copyable_v<KvReadView> &&
-              std::is_trivially_copyable_v<RecurView> && std::is_trivially_copyable_v<DraftView>);
+static_assert(std::is_trivially_copyable_v<StateElems> && std::is_trivially_copyable_v<KvWriteView> &&
+              std::is_trivially_copyable_v<KvReadView> && std::is_trivially_copyable_v<RecurView> &&
+              std::is_trivially_copyable_v<DraftView>);
 
 }  // namespace memra

@@ -30,13 +30,14 @@ void equals(Report& r, const memra::Cache<Dev>& cache, const Tokens& tokens, con
 }
 
 inline std::vector<memra::ModelConfig> models() {
-  return {memra_test::hybrid_model(), memra_test::attention_model(), memra_test::recurrent_model()};
+  return {memra_test::hybrid_model(), memra_test::attention_model(), memra_test::recurrent_model(),
+          memra_test::kinds_model()};
 }
 
-/// Feeds, speculates and takes back; the same calls on any device.
+/// Feeds a prompt, speculates and takes back; the same calls on any device.
 template <class Dev>
-memra_test::Image speculate(memra::Cache<Dev>& cache, Report& r) {
-  Tokens tokens = memra_test::stream(5);
+memra_test::Image speculate(memra::Cache<Dev>& cache, Report& r, std::size_t prompt = 5) {
+  Tokens tokens = memra_test::stream(prompt);
   r.that(memra_test::feed_by(cache, tokens, 3), "feed");
   auto snap = memra::check(cache.snapshot());
   for (std::size_t round = 0; round < 5; ++round) {
@@ -207,6 +208,26 @@ std::vector<Property> cache_properties() {
                      detail::equals(r, back, prompt, "from_prefix");
                      r.that(memra_test::feed_by(back, memra_test::stream(4, 5), 2), "feed");
                      detail::equals(r, back, memra_test::join(prompt, memra_test::stream(4, 5)), "and goes on");
+                   }
+                 }});
+  out.push_back({"C6 rings that wrap go back as far as they hold a window, and no further", [](Report& r) {
+                   for (const auto& cfg : {memra_test::kinds_model(), memra_test::ring_model()}) {
+                     Made<Make> made, other;
+                     memra::HostDev host;
+                     auto cache = memra::check(Cache::create(made.dev(), cfg, 160));
+                     auto reference = memra::check(memra::Cache<memra::HostDev>::create(host, cfg, 160));
+                     const auto got = detail::speculate(cache, r, 90);
+                     const auto want = detail::speculate(reference, r, 90);
+                     r.that(got == want, "differs from HostDev in " + memra_test::difference(got, want));
+                     const auto snap = memra::check(cache.snapshot());
+                     const auto prefix = memra::check(cache.export_prefix(snap));
+                     auto back = memra::check(Cache::from_prefix(other.dev(), cfg, 140, prefix));
+                     r.that(memra_test::image(back) == got, "a cache from the prefix of a ring holds other bytes");
+                     r.that(memra_test::feed_by(cache, memra_test::stream(26, 6), 13), "feed");
+                     const auto there = memra_test::image(cache);
+                     r.that(!cache.rollback(snap, 0).ok(), "a rollback beyond what a ring holds was not refused");
+                     r.that(!cache.export_prefix(snap).ok(), "an export beyond what a ring holds was not refused");
+                     r.that(memra_test::image(cache) == there, "a refusal moved something");
                    }
                  }});
   out.push_back({"S6 a cache over memory that the engine owns", [](Report& r) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -82,14 +83,14 @@ inline memra::CacheOptions all_rounds(const tiny::ModelFiles& files) {
   return o;
 }
 
-/// Everything one sequence needs, on HostDev over memory that is NaN until written.
-struct Rig {
-  using Dev = memra::HostDev;
+/// Everything one sequence needs, on devices that `make` gives.
+template <class D>
+struct RigOn {
+  using Dev = D;
 
-  Rig(const tiny::ModelFiles& files, const Options& o) : options(o) {
-    for (std::size_t s = 0; s < (o.same_device ? 1 : o.stages); ++s) {
-      devs.push_back(std::make_unique<Dev>(Dev::adopt(memory)));
-    }
+  template <class Make>
+  RigOn(const tiny::ModelFiles& files, const Options& o, const Make& make) : options(o) {
+    for (std::size_t s = 0; s < (o.same_device ? 1 : o.stages); ++s) devs.push_back(std::make_unique<Dev>(make()));
     for (std::size_t s = 0; s < o.stages; ++s) stage_devs.push_back(devs[o.same_device ? 0 : s].get());
     config = tiny::state_config(files.config, o.k, o.v);
     for (memra::LayerSpec& layer : config.layers) {
@@ -111,10 +112,9 @@ struct Rig {
     return tiny::Decoder<Dev>(*trunk, *cache, with_draft && drafter ? &*drafter : nullptr);
   }
 
-  Rig(const Rig&) = delete;  // buffers go back to `memory`
-  Rig& operator=(const Rig&) = delete;
+  RigOn(const RigOn&) = delete;  // the trunk points at the devices
+  RigOn& operator=(const RigOn&) = delete;
 
-  NanAllocator memory;
   Options options;
   std::vector<std::unique_ptr<Dev>> devs;
   std::vector<Dev*> stage_devs;
@@ -125,34 +125,47 @@ struct Rig {
   std::optional<tiny::Drafter<Dev>> drafter;
 };
 
-/// Raw bytes of everything a cache has committed, by name: "2.k", "0.conv", ...; with pos and len. Host memory.
+/// The memory of a Rig, made before and gone after everything that is in it.
+struct RigMemory {
+  NanAllocator memory;
+};
+
+/// On HostDev over memory that is NaN until written.
+struct Rig : private RigMemory, RigOn<memra::HostDev> {
+  Rig(const tiny::ModelFiles& files, const Options& o)
+      : RigOn<memra::HostDev>(files, o, [this] { return memra::HostDev::adopt(memory); }) {}
+};
+
+/// Raw bytes of everything a cache has committed, by name: "2.k", "0.conv", ...; with pos and len.
 using State = std::map<std::string, std::vector<std::byte>>;
 
 template <class Dev>
 State look(const memra::Cache<Dev>& cache) {
   State s;
-  const auto put = [&](const std::string& name, const void* p, std::size_t n) {
-    const auto* b = static_cast<const std::byte*>(p);
-    s[name].assign(b, b + n);
+  const auto put = [&](const std::string& name, const std::size_t& number) {
+    const auto* b = reinterpret_cast<const std::byte*>(&number);
+    s[name].assign(b, b + sizeof number);
   };
-  const std::size_t pos = cache.pos();
-  const std::size_t len = cache.len();
-  put("pos", &pos, sizeof pos);
-  put("len", &len, sizeof len);
+  put("pos", cache.pos());
+  put("len", cache.len());
   for (std::size_t il = 0; il < cache.n_layer(); ++il) {
     const std::string at = std::to_string(il) + ".";
+    const auto get = [&](const std::string& name, const void* p, std::size_t n) {
+      s[at + name].resize(n);
+      memra::check(cache.dev(il).download(s[at + name].data(), static_cast<const std::byte*>(p), n));
+    };
     if (const auto kv = cache.kv(il)) {
-      put(at + "pos_d", kv->pos_d, sizeof(std::int32_t));
-      for (const auto& [name, plane] : {std::pair{"k", kv->k}, std::pair{"v", kv->v}}) {
-        const memra::Segments rows = memra::segments(plane.shape, 0, len);
+      get("pos_d", kv->pos_d, sizeof(std::int32_t));
+      for (const auto& [name, plane] : std::array{std::pair{"k", kv->k}, std::pair{"v", kv->v}}) {
+        const memra::Segments rows = memra::segments(plane.shape, 0, cache.len());
         for (std::size_t i = 0; i < rows.count; ++i) {
-          put(at + name + std::to_string(i), plane.data + rows.run[i].offset, rows.run[i].bytes);
+          get(name + std::to_string(i), plane.data + rows.run[i].offset, rows.run[i].bytes);
         }
       }
     }
     if (const auto r = cache.recur(il)) {
-      put(at + "conv", r->conv, r->conv_elems() * sizeof(float));
-      put(at + "ssm", r->ssm, r->ssm_elems() * sizeof(float));
+      get("conv", r->conv, r->conv_elems() * sizeof(float));
+      get("ssm", r->ssm, r->ssm_elems() * sizeof(float));
     }
   }
   return s;

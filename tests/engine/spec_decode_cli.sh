@@ -86,6 +86,21 @@ bad 'large id' "'260'" --ids "$work/junk"
 bad 'no ids in the file' 'empty' --ids "$work/junk"
 bad 'not bytes' 'not bytes' --model "$fixtures/next_random"
 bad 'logits' 'cannot write' --logits "$work/none/logits" --tokens 0
+if [ -c /dev/full ]; then
+  # Known after the first chunk of the prompt, before anything is decoded.
+  bad 'logits on a full disk' 'could not write all of' --logits /dev/full --tokens 1
+  ! grep -q '^model' "$work/out" || fail "logits on a full disk: noticed at the end only"
+fi
+# Not over what the run reads, by any name of it.
+cp -r "$fixtures/next_random" "$work/model"
+ln -s "$work/model/model.safetensors" "$work/link"
+ln "$work/model/config.json" "$work/hard"
+for file in "$work/model/model.safetensors" "$work/link" "$work/hard"; do
+  bad 'logits over the model' 'is a file of the model' --model "$work/model" --ids "$work/ids" --logits "$file" --tokens 1
+done
+bad 'logits over the ids' 'is the file of --ids' --model "$work/model" --ids "$work/ids" --logits "$work/ids" --tokens 1
+cmp -s "$fixtures/next_random/model.safetensors" "$work/model/model.safetensors" || fail "logits over the model: it changed"
+good 'logits beside the model' 'has no draft/' --model "$work/model" --ids "$work/ids" --logits "$work/model/out" --tokens 0
 bad 'no model' 'cannot read' --model "$work/none"
 if [ -w /dev/full ]; then
   "$program" --tokens 2 >/dev/full 2>"$work/err" && fail "full disk: exit status 0"

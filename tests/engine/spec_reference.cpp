@@ -1,73 +1,17 @@
 // Speculative decoding against PyTorch's lists: tokens and committed counts with f32 KV, acceptance with quantised KV.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
+#include <engine/spec_reference.hpp>
 #include <memra/error.hpp>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <span>
-#include <string>
 #include <support/catch.hpp>
 #include <vector>
 
-#include <engine/rig.hpp>
-
-namespace {
-
 using memra::check;
-
-struct Reference {
-  std::string prompt;
-  std::vector<std::int32_t> tokens;  // the first 160
-  std::vector<std::size_t> rounds;
-  std::size_t total() const { return std::accumulate(rounds.begin(), rounds.end(), std::size_t{0}); }
-};
-
-std::vector<Reference> references() {
-  std::ifstream in(rig::fixture("tiny/spec_reference.json"));
-  const auto json = nlohmann::json::parse(in);
-  std::vector<Reference> all;
-  for (const auto& [prompt, r] : json.items()) {
-    all.push_back({prompt, r["tokens"].get<std::vector<std::int32_t>>(), r["rounds"].get<std::vector<std::size_t>>()});
-  }
-  return all;
-}
-
-tiny::Generated run(rig::Rig& r, const Reference& ref, std::size_t tokens) {
-  auto d = r.decoder();
-  d.prime(rig::bytes_of(ref.prompt));
-  tiny::GenerateOptions o;
-  o.max_tokens = tokens;
-  o.ignore_eos = true;
-  return d.speculative(o);
-}
-
-/// Distance between the two largest logits after prompt + tokens[0, n), in plain decoding.
-float top_two_distance(const tiny::ModelFiles& files, const Reference& ref, std::span<const std::int32_t> tokens,
-                       std::size_t n) {
-  rig::Rig r(files, {});
-  std::vector<std::int32_t> ids = rig::bytes_of(ref.prompt);
-  ids.insert(ids.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n));
-  std::vector<float> last;
-  r.decoder(false).prime(ids, 1, [&](std::span<const float> rows) { last.assign(rows.begin(), rows.end()); });
-  std::sort(last.begin(), last.end(), [](float a, float b) { return a > b; });
-  return last[0] - last[1];
-}
-
-/// Equal, or different for the first time where the model itself cannot tell two tokens apart.
-bool tokens_agree(const tiny::ModelFiles& files, const Reference& ref, const std::vector<std::int32_t>& got,
-                  bool& tie) {
-  tie = false;
-  for (std::size_t i = 0; i < ref.tokens.size(); ++i) {
-    if (i < got.size() && got[i] == ref.tokens[i]) continue;
-    tie = i < got.size() && top_two_distance(files, ref, ref.tokens, i) <= 1e-4F;
-    return tie;
-  }
-  return true;
-}
-
-}  // namespace
+using spec::Reference;
+using spec::references;
+using spec::run;
+using spec::tokens_agree;
 
 TEST_CASE("f32 KV reproduces the reference's tokens and every round") {
   const auto files = check(tiny::load_model(rig::fixture("tiny")));

@@ -1,13 +1,32 @@
-// Times of the ops on this GPU, attention aside, beside ceilings measured in the same run. Hidden: tag [.bench].
+// Times of everything but attention on this GPU, beside ceilings of the same run. Hidden: run with the tag [.bench].
+#include <cuda_runtime_api.h>
+
 #include <cstdio>
 #include <memra/cache.hpp>
-#include <memra/workspace.hpp>
+#include <memra/cuda/ops.cuh>
 #include <support/catch.hpp>
 #include <tuple>
+#include <vector>
 
+#include "support.hpp"
 #include "timing.hpp"
 
 namespace memra_bench {
+
+using memra::Format;
+using memra::Layout;
+using memra::Strategy;
+
+struct NothingBody {
+  MEMRA_HD void operator()(const memra::Item&) const noexcept {}
+};
+
+/// The least a kernel can do that reads and writes: 128 numbers.
+struct MoveBody {
+  const float* from;
+  float* to;
+  MEMRA_HD void operator()(const memra::Item& item) const noexcept { to[item.x] = from[item.x]; }
+};
 
 void append_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
   std::printf("\nappend of K and V (1,024 elements each), one launch, us (GB/s, of the copy ceiling)\n");
@@ -40,36 +59,131 @@ void append_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
   }
 }
 
-void scan_table(CudaDev& dev, Timer& timer) {
-  std::printf("\ndelta_scan d128, and conv_update of 10,240 channels, us\n");
+memra::RecurrentSpec recurrent_spec(std::size_t heads) {
+  memra::RecurrentSpec r;
+  r.n_k_heads = 16;
+  r.n_v_heads = heads;
+  r.d_k = r.d_v = 128;
+  r.d_conv = 4;
+  return r;
+}
+
+/// `layers` recurrent layers, able to run rounds of up to 16 rows.
+memra::Cache<CudaDev> linear_cache(CudaDev& dev, std::size_t layers, std::size_t heads) {
+  memra::ModelConfig cfg;
+  for (std::size_t i = 0; i < layers; ++i) cfg.layers.push_back(memra::recurrent(recurrent_spec(heads)));
+  memra::CacheOptions options;
+  options.rounds.rows = 16;
+  options.rounds.planes = options.rounds.stash = true;
+  return memra::check(memra::Cache<CudaDev>::create(dev, cfg, 1U << 30, options));
+}
+
+/// Inputs of conv and scan that are finite and not all alike, for layers of 16 key heads, d 128.
+struct RecurrentInputs {
+  std::size_t conv_dim;
+  Filled x, y, w, g, out;
+  RecurrentInputs(CudaDev& dev, std::size_t heads, std::size_t rows)
+      : conv_dim(2 * 128 * 16 + 128 * heads),
+        x(dev, rows * conv_dim, 3, 0.1F),
+        y(dev, rows * conv_dim, 4, 0.1F),
+        w(dev, conv_dim * 4, 5),
+        g(dev, rows * heads, 6, 0.3F, true),
+        out(dev, rows * heads * 128, 7) {}
+  memra::ScanArgs scan() const { return {x.x, x.x + 2048, x.x + 4096, g.x, g.x, out.x, conv_dim, conv_dim, conv_dim}; }
+  memra::ConvArgs conv() const { return {x.x, w.x, nullptr, y.x, true}; }
+};
+
+void scan_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
+  const memra::ops_for<CudaDev> ops(dev);
+  std::printf("\ndelta_scan d128 of one layer, us (K: every state kept, as rounds by planes do; stash: none)\n");
   for (const std::size_t heads : {std::size_t{48}, std::size_t{32}}) {
-    memra::RecurView r;
-    r.n_k_heads = 16;
-    r.n_v_heads = heads;
-    r.d_k = r.d_v = 128;
-    r.d_conv = 4;
-    const Filled state(dev, heads * 128 * 128, 1);
-    const Filled ring(dev, r.conv_dim() * 3, 2);
-    const std::size_t most = 4096;
-    const Filled x(dev, most * r.conv_dim(), 3, 0.1F);
-    const Filled y(dev, most * r.conv_dim(), 4, 0.1F);
-    const Filled w(dev, r.conv_dim() * 4, 5);
-    const Filled g(dev, most * heads, 6, 0.3F, true);
-    const Filled out(dev, most * heads * 128, 7);
-    r.conv = ring.x;
-    r.ssm = state.x;
-    const memra::ops_for<CudaDev> ops(dev);
+    const RecurrentInputs in(dev, heads, 4096);
+    auto cache = linear_cache(dev, 1, heads);
     std::printf("%zu heads:", heads);
     for (const std::size_t t :
          {std::size_t{1}, std::size_t{4}, std::size_t{8}, std::size_t{16}, std::size_t{512}, std::size_t{4096}}) {
-      r.rows = t;
-      const std::size_t c = r.conv_dim();
-      const memra::ScanArgs a{x.x, x.x + 2048, x.x + 4096, g.x, g.x, out.x, c, c, c};
-      std::printf("  T=%zu %.1f (conv %.1f)", t, timer.us([&] { memra::check(ops.delta_scan(r, a)); }), timer.us([&] {
-        memra::check(ops.conv_update(r, {x.x, w.x, nullptr, y.x, true}));
-      }));
+      auto step = memra::check(cache.begin_step(t));
+      const memra::RecurView r = memra::check(step.recur(0));
+      std::printf("  T=%zu %.1f", t, timer.us([&] { memra::check(ops.delta_scan(r, in.scan())); }));
+      memra::check(cache.reset());
+    }
+    std::printf("\n         ");
+    for (const Strategy by : {Strategy::planes, Strategy::stash}) {
+      for (const std::size_t t : {std::size_t{4}, std::size_t{8}, std::size_t{16}}) {
+        auto round = memra::check(cache.begin_round(t, by));
+        const memra::RecurView r = memra::check(round.recur(0));
+        std::printf("  T=%zu %s %.1f", t, by == Strategy::planes ? "K=T" : "stash",
+                    timer.us([&] { memra::check(ops.delta_scan(r, in.scan())); }));
+      }
     }
     std::printf("\n");
+  }
+  std::printf("conv_update of 10,240 channels, d_conv 4, us (of the copy ceiling)\n         ");
+  const RecurrentInputs in(dev, 48, 4096);
+  auto cache = linear_cache(dev, 1, 48);
+  for (const std::size_t t :
+       {std::size_t{1}, std::size_t{4}, std::size_t{8}, std::size_t{16}, std::size_t{512}, std::size_t{4096}}) {
+    auto step = memra::check(cache.begin_step(t));
+    const memra::RecurView r = memra::check(step.recur(0));
+    const double us = timer.us([&] { memra::check(ops.conv_update(r, in.conv())); });
+    const double bytes = static_cast<double>(2 * t * in.conv_dim * 4);
+    std::printf("  T=%zu %.1f (%.0f%%)", t, us, 100.0 * bytes / us / 1e3 / copy_ceiling);
+    memra::check(cache.reset());
+  }
+  std::printf("\n");
+}
+
+/// begin and commit alone, then the commit beside the scan it repeats: 48 layers of 48 heads.
+void round_table(CudaDev& dev, Timer& timer) {
+  constexpr std::size_t layers = 48;
+  const memra::ops_for<CudaDev> ops(dev);
+  auto cache = linear_cache(dev, layers, 48);
+  const RecurrentInputs in(dev, 48, 16);
+  const std::int32_t eight = 8;
+  auto word = memra::check(dev.zeros(64));
+  auto* accept = reinterpret_cast<std::int32_t*>(word.data());
+  memra::check(dev.store_i32(accept, &eight, 1));
+  std::printf("\nrounds of 16 rows over 48 layers (conv 10240x3, ssm 48x128x128), 8 accepted, us\n");
+  double stash = 0;
+  for (const Strategy by : {Strategy::planes, Strategy::stash}) {
+    const auto round = [&](bool scan) {
+      auto r = memra::check(cache.begin_device_round(16, by));
+      for (std::size_t il = 0; il < layers; ++il) {
+        const auto view = memra::check(r.recur(il));
+        if (!scan) continue;
+        memra::check(ops.conv_update(view, in.conv()));
+        memra::check(ops.delta_scan(view, in.scan()));
+      }
+      memra::check(r.commit_d(accept));
+    };
+    round(true);  // what the commits apply
+    const double us = timer.us([&] { round(false); });
+    if (by == Strategy::stash) stash = us;
+    memra::check(cache.catch_up());
+    memra::check(cache.reset());
+    std::printf("%-7s begin + commit_d, captured %.1f", memra::to_string(by).data(), us);
+    // By value the host launches the kernels: one call at a time, in the stream.
+    const double plain = timer.plain_us([&] {
+      auto r = memra::check(cache.begin_round(16, by));
+      for (std::size_t il = 0; il < layers; ++il) memra::check(r.recur(il));
+      memra::check(r.commit(8));
+    });
+    memra::check(cache.reset());
+    std::printf(", by value in the stream %.1f", plain);
+    std::printf(", with the verify's conv and scan %.1f\n", timer.us([&] { round(true); }));
+    memra::check(cache.catch_up());
+    memra::check(cache.reset());
+  }
+  for (const std::size_t t : {std::size_t{8}, std::size_t{16}}) {
+    auto step = memra::check(cache.begin_step(t));
+    std::vector<memra::RecurView> views;
+    for (std::size_t il = 0; il < layers; ++il) views.push_back(memra::check(step.recur(il)));
+    const double us = timer.us([&] {
+      for (const memra::RecurView& view : views) memra::check(ops.delta_scan(view, in.scan()));
+    });
+    memra::check(cache.reset());
+    std::printf("delta_scan of %zu tokens, 48 launches: %.1f; the stash's commit of 8 is %.2f of it\n", t, us,
+                stash / us);
   }
 }
 
@@ -86,9 +200,28 @@ void small_table(CudaDev& dev, Timer& timer) {
 TEST_CASE("times", "[.bench]") {
   CudaDev dev = memra_test::make_cuda();
   Timer timer(dev);
-  const Ceilings ceilings = measure_ceilings(dev, timer);
-  append_table(dev, timer, ceilings.copy);
-  scan_table(dev, timer);
+  const std::size_t n = std::size_t{4} << 30;
+  double copy = 0;
+  {
+    const Filled a(dev, n / 4, 1);
+    auto b = memra::check(dev.alloc(n));
+    // In the stream, not in a graph: there the runtime may pick another way to copy.
+    const double us = timer.plain_us([&] { memra::check(dev.copy(b.data(), a.buffer.data(), n)); });
+    copy = 2.0 * static_cast<double>(n) / us / 1e3;
+  }
+  const double nothing = timer.us([&] {
+    memra::check(memra::launch(dev, "nothing", memra::Grid{1, 1, 1}, NothingBody{}));
+  });
+  const Filled few(dev, 1024, 2);
+  const double moves = timer.us([&] {
+    memra::check(memra::launch(dev, "move", memra::Grid{128, 1, 1}, MoveBody{few.x, few.x + 512}));
+  });
+  std::printf(
+      "ceilings: copy %.0f GB/s (read + write); a kernel in a graph: empty %.2f us, one load and store %.2f us\n", copy,
+      nothing, moves);
+  append_table(dev, timer, copy);
+  scan_table(dev, timer, copy);
+  round_table(dev, timer);
   small_table(dev, timer);
   REQUIRE(cudaGetLastError() == cudaSuccess);
 }

@@ -1,16 +1,15 @@
 // Captured decode and verify steps: positions on the device, hundreds of replays, rollbacks between them.
-#include <memra/cuda/ops.cuh>
 #include <memra/host_ops.hpp>
 #include <support/catch.hpp>
 #include <support/stand_in.hpp>
 
 #include <support/kernel_model.hpp>
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace {
 
 using namespace memra_test;
-using memra::CudaDev;
 using memra::ErrorKind;
 
 /// Records one step of `rows` rows at whatever position the device is at.
@@ -89,7 +88,7 @@ void long_run(Dev& dev, Oracle& oracle_dev, memra::Layout layout) {
 
 TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits", "[graph]") {
   for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
-    PortableCuda dev;
+    PortableGpu dev;
     memra::HostDev host;
     long_run(dev, host, layout);
   }
@@ -97,15 +96,15 @@ TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits"
 
 TEST_CASE("tuned kernels: graphs, rollbacks and replays give the bits of single steps", "[graph]") {
   for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
-    CudaDev dev = make_cuda();
-    CudaDev other = make_cuda();
+    Gpu dev = make_gpu();
+    Gpu other = make_gpu();
     long_run(dev, other, layout);
   }
 }
 
 TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][sanitize]") {
-  CudaDev dev = make_cuda();
-  KernelModel<CudaDev> m(dev, 30);
+  Gpu dev = make_gpu();
+  KernelModel<Gpu> m(dev, 30);
   const auto one = record(m, 1);
   const auto four = record(m, 4);
   replay(m, one, 1, 20);
@@ -128,46 +127,6 @@ TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][
   replay(m, four, 4, 2);
   REQUIRE(m.cache.catch_up().ok());
   REQUIRE((image(m.cache) == before));
-}
-
-TEST_CASE("two caches on two streams, and a cache used from a stream that is not its own", "[graph]") {
-  CudaDev a = make_cuda();
-  CudaDev b = make_cuda();
-  auto oracle = straight_run(a, 60, 64, memra::Layout::blocks);
-  KernelModel<CudaDev> x(a, 64);
-  KernelModel<CudaDev> y(b, 64);
-  for (std::size_t i = 0; i < 60; i += 4) {
-    REQUIRE(x.feed(4).ok());
-    REQUIRE(y.feed(4).ok());
-  }
-  REQUIRE((image(x.cache) == image(oracle->cache)));
-  REQUIRE((image(y.cache) == image(oracle->cache)));
-  REQUIRE((x.history(60) == y.history(60)));
-
-  // b reads a's rows: behind a's work by an event, and a goes on behind b's reading by another.
-  CudaDev::Event written;
-  CudaDev::Event read;
-  const auto layer = *x.cache.kv(1);
-  const std::size_t n = layer.k.shape.width;
-  auto out = memra::check(b.alloc(64 * n * 4));
-  for (int round = 0; round < 50; ++round) {
-    REQUIRE(x.cache.reset().ok());
-    for (std::size_t i = 0; i < 60; i += 4) REQUIRE(x.feed(4).ok());
-    memra::check(a.publish(written));
-    memra::check(b.wait(written));
-    memra::check(memra::ops_for<CudaDev>(b).read_rows(layer.k, 0, 60, reinterpret_cast<float*>(out.data())));
-    memra::check(b.publish(read));
-    memra::check(a.wait(read));
-    memra::check(a.fill(const_cast<std::byte*>(layer.k.data), std::byte{0}, 60 * 136));
-    std::vector<float> got(60 * n);
-    memra::check(b.download(reinterpret_cast<std::byte*>(got.data()), out.data(), got.size() * 4));
-    const auto truth = *oracle->cache.kv(1);
-    std::vector<float> want(60 * n);
-    auto o = memra::check(a.alloc(60 * n * 4));
-    memra::check(memra::ops_for<CudaDev>(a).read_rows(truth.k, 0, 60, reinterpret_cast<float*>(o.data())));
-    memra::check(a.download(reinterpret_cast<std::byte*>(want.data()), o.data(), want.size() * 4));
-    REQUIRE((got == want));
-  }
 }
 
 }  // namespace

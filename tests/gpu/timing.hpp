@@ -1,28 +1,20 @@
-// What the benches of a GPU share: a timer, inputs, ceilings. One file of a program each.
+// What the benchmarks on a CUDA device share: a timer and device memory filled with numbers that look random.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <memra/cuda/ops.cuh>
+#include <memra/cuda/device.hpp>
+#include <memra/launch.hpp>
 #include <vector>
 
 #include <support/kernel_model.hpp>
-#include "support.hpp"
 
 // Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an unnamed namespace with Catch's.
 namespace memra_bench {
 
 using memra::CudaDev;
-using memra::Format;
-using memra::Layout;
-
-struct NothingBody {
-  MEMRA_HD void operator()(const memra::Item&) const noexcept {}
-};
 
 class Timer {
  public:
@@ -94,47 +86,5 @@ struct Filled {
         memra::launch(dev, "input", memra::Grid{n, 1, 1}, memra_test::InputBody{x, n, z, z, seed, scale, negative}));
   }
 };
-
-/// Read-only kernel of the ceiling: 16-byte loads.
-struct ReadBody {
-  static constexpr unsigned block_threads = 512;
-  const uint4* p;
-  std::size_t n;
-  std::uint32_t* out;
-  __device__ void block(const memra::Item& item) const {
-    std::uint32_t x = 0;
-    const std::size_t step = std::size_t{gridDim.x} * block_threads;
-#pragma unroll 8
-    for (std::size_t i = item.x * block_threads + threadIdx.x; i < n; i += step) {
-      const uint4 v = p[i];
-      x ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (x == 0x12345678U) *out = x;
-  }
-};
-
-/// GB/s of this GPU, measured now.
-struct Ceilings {
-  double read = 0;
-  double copy = 0;  ///< read + write
-  double nothing_us = 0;
-};
-
-inline Ceilings measure_ceilings(CudaDev& dev, Timer& timer) {
-  const std::size_t n = std::size_t{4} << 30;
-  Ceilings c;
-  auto a = memra::check(dev.zeros(n));
-  auto b = memra::check(dev.zeros(n));
-  // In the stream, not in a graph: there the runtime may pick another way to copy.
-  const double copy_us = timer.plain_us([&] { memra::check(dev.copy(b.data(), a.data(), n)); });
-  const ReadBody body{reinterpret_cast<const uint4*>(a.data()), n / 16, reinterpret_cast<std::uint32_t*>(b.data())};
-  const double read_us = timer.us([&] { memra::check(memra::launch(dev, "read", memra::Grid{132 * 16, 1, 1}, body)); });
-  c.copy = 2.0 * static_cast<double>(n) / copy_us / 1e3;
-  c.read = static_cast<double>(n) / read_us / 1e3;
-  c.nothing_us = timer.us([&] { memra::check(memra::launch(dev, "nothing", memra::Grid{1, 1, 1}, NothingBody{})); });
-  std::printf("ceilings: read %.0f GB/s, copy %.0f GB/s (read + write), empty kernel in a graph %.2f us\n", c.read,
-              c.copy, c.nothing_us);
-  return c;
-}
 
 }  // namespace memra_bench

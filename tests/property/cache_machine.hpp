@@ -35,11 +35,15 @@ inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsign
   const memra::Format fk = memra::all_formats[k % n];
   const memra::Format fv = memra::all_formats[v % n];
   const memra::Layout l = layout % 2 == 0 ? memra::Layout::blocks : memra::Layout::split;
-  switch (kind % 3) {
+  switch (kind % 6) {
     case 0:
       return memra_test::attention_model(fk, fv);
     case 1:
       return memra_test::recurrent_model();
+    case 2:
+      return memra_test::ring_model(fk, fv);
+    case 3:
+      return memra_test::kinds_model(fk, fv, l);
     default:
       return memra_test::hybrid_model(fk, fv, l);
   }
@@ -56,8 +60,14 @@ class CacheMachine {
       : plant_(plant), cfg_(model_of(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), ref_(cfg_) {
     placements_ = memra_test::placements(cfg_.layers.size());
     where_ = placements_[at(setup, 4) % placements_.size()];
-    for (const Part& p : ref_.parts()) hybrid_ = hybrid_ || std::holds_alternative<memra::RecurrentSpec>(p.spec);
-    cache_.emplace(memra::check(Cache::create_ppn(devs(where_), where_.fence, cfg_, max_ctx)));
+    for (const Part& p : ref_.parts()) {
+      hybrid_ = hybrid_ || std::holds_alternative<memra::RecurrentSpec>(p.spec);
+      const auto* a = std::get_if<memra::AttentionSpec>(&p.spec);
+      if (a == nullptr || a->ring_slack == 0) continue;
+      rings_.push_back({a->window, (a->window + a->ring_slack + 63) / 64 * 64});
+      max_ctx_ = long_ctx;
+    }
+    cache_.emplace(memra::check(Cache::create_ppn(devs(where_), where_.fence, cfg_, max_ctx_)));
     guard<Dev>(*cache_);
     remember_addresses();
     written_.assign(ref_.parts().size(), false);
@@ -150,7 +160,8 @@ class CacheMachine {
   std::size_t replays = 0;
   std::size_t refusals = 0;
   std::size_t stale = 0;
-  std::size_t prefixes = 0;
+  std::size_t published = 0;
+  std::size_t lapped = 0;  ///< rollbacks that a ring refused
   std::size_t faults = 0;
 
  private:
@@ -170,6 +181,20 @@ class CacheMachine {
     for (const std::size_t d : p.devices) out.push_back(&d_.dev[d]);
     return out;
   }
+
+  /// Windows and rows of the rings, and whether all of them hold the window of position `at` and all rows up to `end`.
+  struct Ring {
+    std::size_t window;
+    std::size_t rows;
+  };
+  bool rings_hold(std::size_t at, std::size_t end) const {
+    return std::all_of(rings_.begin(), rings_.end(), [&](const Ring& r) {
+      const std::size_t need = at < r.window ? 0 : at - (r.window - 1);
+      return need == end || need >= oldest(r);
+    });
+  }
+  std::size_t oldest(const Ring& r) const { return high_ < r.rows ? 0 : high_ - r.rows; }
+  void wrote(std::size_t at, std::size_t n) { high_ = std::max(high_, std::min(at + n, max_ctx_)); }
 
   /// One call of the library under the operation's fault. `allowed`: the model's verdict without a fault.
   template <class F>
@@ -201,8 +226,8 @@ class CacheMachine {
 
   bool begin(std::size_t n, unsigned branch) {
     const bool allowed =
-        !tainted_ && n != 0 && n <= max_ctx - pos_ && n <= max_step && !(open_ && hybrid_) && taps_hold(n);
-    if (n > max_step && n <= max_ctx - pos_) return false;  // not the library's affair: the model has no room
+        !tainted_ && n != 0 && n <= max_ctx_ - pos_ && n <= max_step && !(open_ && hybrid_) && taps_hold(n);
+    if (n > max_step && n <= max_ctx_ - pos_) return false;  // not the library's affair: the model has no room
     auto step = call(allowed, "begin_step", [&] { return cache_->begin_step(n); });
     if (!step) return false;
     expect(step->pos() == pos_ && step->rows() == n, "begin_step: another position or row count");
@@ -210,6 +235,8 @@ class CacheMachine {
     step_.emplace(*std::move(step));
     open_ = true;
     spoiled_ = false;
+    longest_ = std::max(longest_, n);
+    wrote(pos_, n);
     choose_tokens(n, branch);
     if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
     return true;
@@ -233,6 +260,10 @@ class CacheMachine {
 
   bool write_one(std::size_t p) {
     const auto& parts = ref_.parts();
+    if (std::holds_alternative<memra::SharedKvSpec>(parts[p].spec)) {
+      expect(!step_->kv_write(parts[p].layer, parts[p].nth).ok(), "a layer that shares gave its donor's rows");
+      return written_[p] = true;
+    }
     const bool first = p == 0 || parts[p].layer != parts[p - 1].layer;
     const bool allowed = open_ && !tainted_ && !written_[p];
     auto s = call(allowed, "write", [&] { return write_part(*cache_, *step_, parts[p], open_tokens_, first); });
@@ -264,7 +295,7 @@ class CacheMachine {
   }
 
   void feed(const Op& op) {
-    if (!begin(1 + op.a % 6, op.b)) return;
+    if (!begin(1 + op.a % (rings_.empty() ? 6 : max_step), op.b)) return;
     const unsigned fault = std::exchange(fault_, op.c % 2 == 0 ? fault_ : 0);  // meets a kernel, or advance
     for (std::size_t p = 0; p < written_.size(); ++p) {
       if (!write_one(p)) return;
@@ -280,6 +311,7 @@ class CacheMachine {
     const unsigned where = op.c / 4 % 3;  // the fault meets a kernel, an advance on the device, or the question
     bool ran_out = false;
     bool failed = false;
+    bool ahead = false;
     for (unsigned k = 0; k < 1 + op.c % 4 && !ran_out; ++k) {
       const std::size_t n = 1 + (op.a + k) % 4;
       auto step = call(!tainted_ && !taps_ && !(open_ && hybrid_), "begin_device_step",
@@ -288,6 +320,8 @@ class CacheMachine {
       step_.emplace(*std::move(step));
       open_ = true;
       spoiled_ = false;
+      longest_ = std::max(longest_, n);
+      wrote(pos_, n);
       choose_tokens(n, op.b);
       const bool last = k == op.c % 4;
       fault_ = where == 0 && last ? fault : 0;
@@ -295,13 +329,14 @@ class CacheMachine {
       if (failed) break;
       fault_ = where == 1 && last ? fault : 0;
       auto s = call(true, "advance_d", [&] { return cache_->advance_d(); });
+      ahead = ahead || s.ok();
       if (!s) {
         failed = true;
         taint();
         break;
       }
       open_ = false;
-      ran_out = pos_ + n > max_ctx;
+      ran_out = pos_ + n > max_ctx_;
       if (!ran_out) commit_tokens();
       expect(cache_->pos_bound() >= pos_, "pos_bound is below what is committed");
     }
@@ -313,6 +348,7 @@ class CacheMachine {
       s = cache_->catch_up();
     }
     if (!failed) expect(s.ok() == !ran_out, "catch_up: " + s.message());
+    if (ahead) wrote(pos_, longest_);
     if (ran_out) taint();
     fault_ = 0;
   }
@@ -359,7 +395,9 @@ class CacheMachine {
     std::size_t accept = b % (since + 1);
     if (c % 8 == 6) accept = since + 1 + b % 3;
     if (c % 8 == 7) accept = static_cast<std::size_t>(-1) - b % 3;
-    const bool allowed = h.valid() && accept <= since;
+    const std::size_t kept = h.tokens.size() + std::min(accept, since);
+    const bool allowed = h.valid() && accept <= since && rings_hold(hybrid_ ? h.tokens.size() : kept, kept);
+    if (h.valid() && accept <= since && !allowed) ++lapped;
     const bool clamp = plant_ == CachePlant::accept_is_clamped && h.valid();
     auto r =
         call(allowed, "rollback", [&] { return cache_->rollback(*h.snap, clamp ? std::min(accept, since) : accept); });
@@ -371,10 +409,11 @@ class CacheMachine {
     expect(memra_test::part(rows_, 0, h.tokens.size()) == h.tokens, "model: a valid snapshot is no prefix");
     const std::size_t end = h.tokens.size() + accept;
     after_cut(hybrid_ ? h.tokens.size() : end, end);
+    if (rows_.empty()) high_ = 0;
     expect(r->pos == pos_ && r->replay == rows_.size() - pos_, "rollback: another pos or replay");
     replays += r->replay != 0 ? 1 : 0;
     if (plant_ == CachePlant::conv_not_restored) {
-      if (const auto l = cache_->recur(0)) memra_test::spoil(cache_->dev(0), l->conv);
+      if (const auto l = cache_->recur(0)) memra_test::spoil(cache_->dev(0), l->conv_data);
     }
     return true;
   }
@@ -394,6 +433,7 @@ class CacheMachine {
     auto s = call(true, "reset", [&] { return cache_->reset(); });
     if (!s) return taint();
     after_cut(0, 0);
+    high_ = restored_ = 0;
     parked_ = false;
     tap_origin_ = tap_rows_ = 0;
   }
@@ -458,7 +498,7 @@ class CacheMachine {
 
   void publish(Held& h, unsigned to, bool go_on) {
     if (!h.snap) return;
-    const bool allowed = !tainted_ && h.valid() && !h.tokens.empty();
+    const bool allowed = !tainted_ && h.valid() && !h.tokens.empty() && rings_hold(h.tokens.size(), h.tokens.size());
     auto p = call(allowed, "export_prefix", [&] {
       auto made = cache_->export_prefix(*h.snap);
       if (!made && allowed && plant_ == CachePlant::export_leaks) {
@@ -470,20 +510,20 @@ class CacheMachine {
       return made;
     });
     if (!p) return;
-    ++prefixes;
+    ++published;
     expect(p->pos() == h.tokens.size(), "export_prefix: another position");
     const bool parked = parked_ && parked_at_ == h.tokens;
     expect(p->has_logits() == parked, "export_prefix: logits of another position, or none");
     const auto& there = placements_[to % placements_.size()];
     const auto devices = devs(there);
     if (to % 5 == 4) {
-      const std::size_t short_ctx = h.tokens.size() - 1;
-      const auto refused = Cache::from_prefix_ppn(devices, there.fence, cfg_, short_ctx, *p);
+      const std::size_t too_few = h.tokens.size() - 1;
+      const auto refused = Cache::from_prefix_ppn(devices, there.fence, cfg_, too_few, *p);
       expect(!refused.ok(), "from_prefix: into fewer rows than the prefix has");
     }
     const std::size_t before = d_.live();
     auto made =
-        call(true, "from_prefix", [&] { return Cache::from_prefix_ppn(devices, there.fence, cfg_, max_ctx, *p); });
+        call(true, "from_prefix", [&] { return Cache::from_prefix_ppn(devices, there.fence, cfg_, max_ctx_, *p); });
     if (!made) {
       expect(d_.live() == before, "from_prefix failed and kept memory");
       return;
@@ -499,6 +539,8 @@ class CacheMachine {
     old_step_.reset();
     rows_ = tokens;
     pos_ = rows_.size();
+    high_ = restored_ = pos_;
+    longest_ = 0;
     ref_.become(rows_);
     open_ = tainted_ = taps_ = spoiled_ = false;
     parked_ = parked;
@@ -519,7 +561,8 @@ class CacheMachine {
   void repair() {
     if (!tainted_ && !open_) return;
     for (Held& h : held_) {
-      if (h.snap && h.valid() && rollback(h, 1, 0)) return;
+      const bool reached = h.snap && h.valid() && rings_hold(h.tokens.size(), h.tokens.size() + 1);
+      if (reached && rollback(h, 1, 0)) return;
     }
     if (tainted_ || open_) reset();
   }
@@ -533,11 +576,12 @@ class CacheMachine {
     addresses_.clear();
     for (std::size_t s = 0; s < cache_->n_stages(); ++s) addresses_.push_back(cache_->pos_d(s));
     for (const Part& p : ref_.parts()) {
-      if (const auto kv = cache_->kv(p.layer, p.nth); kv && p.spec.index() == 0) {
-        addresses_.push_back(kv->k.data);
-        addresses_.push_back(kv->v.data);
+      if (std::holds_alternative<memra::RecurrentSpec>(p.spec)) {
+        addresses_.push_back(cache_->recur(p.layer, p.nth)->ssm_data);
+      } else {
+        addresses_.push_back(cache_->kv(p.layer, p.nth)->k.data);
+        addresses_.push_back(cache_->kv(p.layer, p.nth)->v.data);
       }
-      if (const auto r = cache_->recur(p.layer, p.nth); r && p.spec.index() == 1) addresses_.push_back(r->ssm);
     }
   }
 
@@ -554,25 +598,38 @@ class CacheMachine {
       const Part& part = ref_.parts()[p];
       const std::string who = "layer " + std::to_string(part.layer) + ": ";
       Dev& dev = c.dev(part.layer);
-      if (const auto kv =
-              std::holds_alternative<memra::AttentionSpec>(part.spec) ? c.kv(part.layer, part.nth) : std::nullopt) {
+      if (const auto* shared = std::get_if<memra::SharedKvSpec>(&part.spec)) {
+        const auto kv = *c.kv(part.layer, part.nth);
+        const auto donor = *c.kv(shared->donor, shared->nth);
+        expect(kv.k.data == donor.k.data && kv.len == donor.len && kv.first == donor.first, who + "not its donor's");
+      } else if (const auto* a = std::get_if<memra::AttentionSpec>(&part.spec)) {
+        const auto kv = c.kv(part.layer, part.nth);
         expect(kv->len == tokens.size(), who + "another len");
-        for (const auto& [plane, v] : {std::pair{kv->k, false}, std::pair{kv->v, true}}) {
+        // While the cache is whole, a ring holds the window of the next position and all rows from there on.
+        const std::size_t first = memra_test::stand_in::first_row(*a, pos);
+        expect(c.tainted() || kv->first <= first, who + "a ring lost rows of its window");
+        if (a->ring_slack != 0 && &c == &*cache_ && !tainted_) {
+          const std::size_t brought = memra_test::stand_in::first_row(*a, restored_);
+          const Ring ring{a->window, (a->window + a->ring_slack + 63) / 64 * 64};
+          expect(kv->first == std::max(oldest(ring), brought), who + "the ring says it holds other rows");
+        }
+        // Named: nvcc 13 translates a range of braces in a template wrongly.
+        const std::array<std::pair<memra::ConstPlaneView, bool>, 2> planes{{{kv->k, false}, {kv->v, true}}};
+        for (const auto& [plane, v] : planes) {
+          if (v && a->v_in_k) continue;
           const Bytes all = get(dev, plane.data, memra::sub_planes(plane.shape).bytes);
-          for (std::size_t r = 0; r < tokens.size(); ++r) {
+          for (std::size_t r = std::max(first, kv->first); r < tokens.size(); ++r) {
             const auto& want = ref_.row(p, r);
-            expect(Reference::run_bytes(all.data(), plane.shape, r) == (v ? want.second : want.first),
+            expect(Reference::run_bytes(all.data(), plane.shape, plane.phys(r)) == (v ? want.second : want.first),
                    who + (v ? "V" : "K") + " row " + std::to_string(r) + " holds other bytes");
           }
         }
       } else if (settled) {
         const auto r = *c.recur(part.layer, part.nth);
         const auto& [conv, ssm] = ref_.state(p, pos);
-        expect(r.conv_elems() == conv.size() && r.ssm_elems() == ssm.size(), who + "another size");
-        const Bytes got_conv = get(dev, r.conv, conv.size() * sizeof(float));
-        const Bytes got_ssm = get(dev, r.ssm, ssm.size() * sizeof(float));
-        expect(conv.empty() || std::memcmp(got_conv.data(), conv.data(), got_conv.size()) == 0, who + "another conv");
-        expect(std::memcmp(got_ssm.data(), ssm.data(), got_ssm.size()) == 0, who + "another ssm");
+        expect(r.conv_bytes() == conv.size() && r.ssm_bytes() == ssm.size(), who + "another size");
+        expect(get(dev, r.conv_data, conv.size()) == conv, who + "another conv");
+        expect(get(dev, r.ssm_data, ssm.size()) == ssm, who + "another ssm");
       }
     }
     for (std::size_t s = 0; s < c.n_stages() && !c.tainted(); ++s) {
@@ -621,10 +678,15 @@ class CacheMachine {
   std::array<Held, 4> held_;
   std::vector<const void*> addresses_;
   bool hybrid_ = false;
+  std::vector<Ring> rings_;
+  std::size_t max_ctx_ = short_ctx;
 
   // What the rules say.
   Tokens rows_;  ///< what attention holds; [0, pos_) is fed for good
   std::size_t pos_ = 0;
+  std::size_t high_ = 0;      ///< rows at or beyond were never written
+  std::size_t longest_ = 0;   ///< most rows of a step
+  std::size_t restored_ = 0;  ///< a prefix brought the rows up to here
   bool tainted_ = false;
   bool open_ = false;
   bool spoiled_ = false;  ///< a kernel of the open step failed

@@ -1,6 +1,7 @@
 // The stand-in model as kernels (so that a late device runs them late), and what it leaves behind: the oracle.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +24,9 @@ using memra_test::Token;
 using memra_test::Tokens;
 using Bytes = std::vector<std::byte>;
 
-inline constexpr std::size_t max_ctx = 40;
-inline constexpr std::size_t max_step = 12;  // rows of one step
+inline constexpr std::size_t short_ctx = 40;
+inline constexpr std::size_t long_ctx = 150;  // of models with rings: 64 rows of them, so that they wrap
+inline constexpr std::size_t max_step = 12;   // rows of one step
 inline constexpr std::size_t tap_hidden = 4;
 
 struct StepTokens {
@@ -48,8 +50,9 @@ struct AppendBody {
     if (pos >= w.at.capacity) return;
     for (const auto& [kind, plane] :
          {std::pair{memra_test::stand_in::kind_k, &w.k}, std::pair{memra_test::stand_in::kind_v, &w.v}}) {
+      if (plane->data == nullptr) continue;  // V is a part of K
       const auto x = memra_test::stand_in::row(kind, layer, nth, plane->shape.width, t.token[item.x], pos);
-      memra::encode_row(*plane, pos - plane->base, x.data());
+      memra::encode_row(*plane, plane->phys(pos), x.data());
     }
   }
 };
@@ -64,7 +67,7 @@ struct RecurBody {
 
   void operator()(const memra::Item&) const noexcept {
     for (std::size_t i = 0; i < t.n; ++i) {
-      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], w.conv, w.ssm);
+      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], w.conv_state(), w.plane_state(0));
     }
   }
 };
@@ -85,14 +88,16 @@ struct TapBody {
 /// One state of one layer.
 struct Part {
   std::size_t layer = 0;
-  std::size_t nth = 0;  ///< among the layer's states of its kind
+  std::size_t nth = 0;  ///< among the layer's states of its kind; shared K and V count as attention
   memra::StateSpec spec;
 };
 inline std::vector<Part> parts_of(const memra::ModelConfig& cfg) {
   std::vector<Part> parts;
   for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
     std::size_t seen[2] = {0, 0};
-    for (const memra::StateSpec& s : cfg.layers[il].states) parts.push_back({il, seen[s.index()]++, s});
+    for (const memra::StateSpec& s : cfg.layers[il].states) {
+      parts.push_back({il, seen[std::holds_alternative<memra::RecurrentSpec>(s) ? 1 : 0]++, s});
+    }
   }
   return parts;
 }
@@ -115,8 +120,9 @@ class Reference {
       auto next = states_.back();
       for (std::size_t p = 0; p < parts_.size(); ++p) {
         if (const auto* r = std::get_if<memra::RecurrentSpec>(&parts_[p].spec)) {
-          memra_test::stand_in::move_on(*r, parts_[p].layer, parts_[p].nth, t[i], next[p].first.data(),
-                                        next[p].second.data());
+          memra_test::stand_in::move_on(*r, parts_[p].layer, parts_[p].nth, t[i],
+                                        memra_test::stand_in::elems(r->conv_format, next[p].first.data()),
+                                        memra_test::stand_in::elems(r->ssm_format, next[p].second.data()));
         }
       }
       states_.push_back(std::move(next));
@@ -126,7 +132,7 @@ class Reference {
 
   /// The K and V bytes of row `r` of part `p`, runs one after the other.
   const std::pair<Bytes, Bytes>& row(std::size_t p, std::size_t r) {
-    const auto key = std::pair{p * max_ctx + r, tokens_[r]};
+    const auto key = std::pair{p * long_ctx + r, tokens_[r]};
     const auto hit = rows_.find(key);
     if (hit != rows_.end()) return hit->second;
     const auto& a = std::get<memra::AttentionSpec>(parts_[p].spec);
@@ -144,10 +150,8 @@ class Reference {
         .first->second;
   }
 
-  /// conv and ssm of part `p` after `pos` tokens.
-  const std::pair<std::vector<float>, std::vector<float>>& state(std::size_t p, std::size_t pos) const {
-    return states_[pos][p];
-  }
+  /// conv and ssm of part `p` after `pos` tokens, in the formats they are kept in.
+  const std::pair<Bytes, Bytes>& state(std::size_t p, std::size_t pos) const { return states_[pos][p]; }
 
   /// Row `r` of a plane in host memory.
   static Bytes run_bytes(const std::byte* plane, const memra::PlaneShape& shape, std::size_t r) {
@@ -160,14 +164,14 @@ class Reference {
   }
 
  private:
-  using State = std::vector<std::pair<std::vector<float>, std::vector<float>>>;
+  using State = std::vector<std::pair<Bytes, Bytes>>;
 
   State fresh() const {
     State s(parts_.size());
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       if (const auto* r = std::get_if<memra::RecurrentSpec>(&parts_[p].spec)) {
-        s[p].first.assign((2 * r->d_k * r->n_k_heads + r->d_v * r->n_v_heads) * (r->d_conv - 1), 0.0F);
-        s[p].second.assign(r->n_v_heads * r->d_v * r->d_k, 0.0F);
+        s[p].first.resize(memra_test::stand_in::conv_bytes(*r));
+        s[p].second.resize(memra_test::stand_in::ssm_bytes(*r));
       }
     }
     return s;
@@ -179,6 +183,65 @@ class Reference {
   std::map<std::pair<std::size_t, Token>, std::pair<Bytes, Bytes>> rows_;
 };
 
+/// Whether bodies of plain C++ run on a device, so that writes can be kernels; else they go through copies.
+template <class Dev>
+constexpr bool runs_plain_bodies = true;
+
+/// As the kernels below, by copies of what the host computed from the device's position.
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::KvWriteView& w, const Part& part, const Tokens& tokens) {
+  std::int32_t pos = -1;
+  if (auto s =
+          dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w.at.pos_d), sizeof pos);
+      !s) {
+    return s;
+  }
+  const auto first = static_cast<std::size_t>(pos);
+  if (first >= w.at.capacity) return {};
+  const Tokens fit = memra_test::part(tokens, 0, std::min(tokens.size(), w.at.capacity - first));
+  // Named: nvcc 13 translates a range of braces in a template wrongly.
+  const std::array<std::pair<memra_test::stand_in::Kind, const memra::PlaneView*>, 2> both{
+      {{memra_test::stand_in::kind_k, &w.k}, {memra_test::stand_in::kind_v, &w.v}}};
+  for (const auto& [kind, plane] : both) {
+    if (plane->data == nullptr) continue;  // V is a part of K
+    const auto rows = memra_test::stand_in::encode_rows(kind, part.layer, part.nth, plane->shape, fit, first);
+    if (auto s = memra_test::stand_in::write_rows(dev, *plane, first, rows, fit.size()); !s) return s;
+  }
+  return {};
+}
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::RecurView& w, const memra::RecurrentSpec& spec, const Part& part,
+                              const Tokens& tokens) {
+  Bytes conv(memra_test::stand_in::conv_bytes(spec));
+  Bytes ssm(memra_test::stand_in::ssm_bytes(spec));
+  const std::array both{std::pair{&conv, w.conv_state().data()}, std::pair{&ssm, w.plane_state(0).data()}};
+  for (const auto& [host, at] : both) {
+    if (auto s = dev.download(host->data(), at, host->size()); !s) return s;
+  }
+  for (const Token t : tokens) {
+    memra_test::stand_in::move_on(spec, part.layer, part.nth, t,
+                                  memra_test::stand_in::elems(spec.conv_format, conv.data()),
+                                  memra_test::stand_in::elems(spec.ssm_format, ssm.data()));
+  }
+  for (const auto& [host, at] : both) {
+    if (auto s = dev.upload(at, host->data(), host->size()); !s) return s;
+  }
+  return {};
+}
+template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::TapView& w, std::size_t layer, std::size_t pos,
+                              const Tokens& tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto x = memra_test::stand_in::row(memra_test::stand_in::kind_tap, layer, 0, w.hidden, tokens[i], pos + i);
+    if (auto s = dev.upload(reinterpret_cast<std::byte*>(w.data + i * w.row_stride),
+                            reinterpret_cast<const std::byte*>(x.data()), x.size() * sizeof(float));
+        !s) {
+      return s;
+    }
+  }
+  return {};
+}
+
 /// Writes one part of an open step. `tap`: also where the step's tap of that layer is.
 template <class Dev>
 memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const Part& part, const Tokens& tokens,
@@ -188,16 +251,29 @@ memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const
   if (const auto* r = std::get_if<memra::RecurrentSpec>(&part.spec)) {
     auto w = step.recur(part.layer, part.nth);
     if (!w) return w.status();
-    if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
-  } else {
+    if constexpr (runs_plain_bodies<Dev>) {
+      if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
+    } else {
+      if (auto s = write_by_copies(dev, *w, *r, part, tokens); !s) return s;
+    }
+  } else if (std::holds_alternative<memra::AttentionSpec>(part.spec)) {
     auto w = step.kv_write(part.layer, part.nth);
     if (!w) return w.status();
-    if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
+    if constexpr (runs_plain_bodies<Dev>) {
+      if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
+    } else {
+      if (auto s = write_by_copies(dev, *w, part, tokens); !s) return s;
+    }
   }
   if (!tap) return {};
   const auto view = step.tap(part.layer);
   if (!view) return {};
-  return memra::launch(cache.dflash_taps()->device(), "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
+  Dev& sink = cache.dflash_taps()->device();
+  if constexpr (runs_plain_bodies<Dev>) {
+    return memra::launch(sink, "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
+  } else {
+    return write_by_copies(sink, *view, part.layer, step.pos(), tokens);
+  }
 }
 
 }  // namespace property

@@ -17,7 +17,7 @@ complain() {
 find "$tests" -name '*.cpp' | sort | while read -r file; do
   tr '\n' ' ' <"$file" | grep -o 'TEST_CASE( *"[^"]*"' || true
 done | sed 's/^TEST_CASE( *"//; s/"$//' >"$work/names"
-if [ -d "$tests/property" ]; then printf 'property.cache\nproperty.draft\n' >>"$work/names"; fi
+if [ -d "$tests/property" ]; then printf 'property.cache\nproperty.draft\nproperty.late\n' >>"$work/names"; fi
 
 grep '^| B[0-9]' "$table" >"$work/rows" || { echo "$table: no rows"; exit 1; }
 while IFS= read -r row; do

@@ -175,7 +175,8 @@ FNR == 1 {
   }
   if (code ~ /^[ \t]*#[ \t]*include/) {
     if ($0 !~ /#[ \t]*include[ \t]+<(memra\/[a-z0-9_\/]+\.(hpp|inc)|[a-z0-9_]+)>/ &&
-        !(FILENAME ~ /memra\/detail\// && $0 ~ /#[ \t]*include[ \t]+<[a-z0-9]+intrin\.h>/) && !gpu)
+        !(FILENAME ~ /memra\/detail\// && $0 ~ /#[ \t]*include[ \t]+<[a-z0-9]+intrin\.h>/) &&
+        !(FILENAME ~ /memra\/config\// && $0 ~ /<nlohmann\/json\.hpp>/) && !gpu)
       report("include", "expected <memra/...> or a header of the standard library")
   }
 

@@ -4,7 +4,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-mkdir -p "$dir/memra/detail"
+mkdir -p "$dir/memra/detail" "$dir/memra/config"
 failed=0
 
 # Everything that looks like a fault and is none. "cuda" in neither comment nor code; chips and ships are fine.
@@ -137,6 +137,10 @@ arm include bad.hpp "#pragma once
 #include <immintrin.h>"
 clean detail/simd.hpp "#pragma once
 #include <immintrin.h>"
+arm include bad.hpp "#pragma once
+#include <nlohmann/json.hpp>"
+clean config/json.hpp "#pragma once
+#include <nlohmann/json.hpp>"
 arm giant bad.hpp "#pragma once
 $(i=0; while [ $i -lt 400 ]; do echo "// $i"; i=$((i + 1)); done)"
 

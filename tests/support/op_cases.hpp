@@ -1,11 +1,14 @@
 // Every op of ops_for on one device, from the same inputs: what it wrote, as bytes, to be compared between devices.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memra/codec.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <string>
 #include <support/planes.hpp>
 #include <vector>
@@ -68,6 +71,8 @@ struct KvShape {
   std::size_t rows = 200;  ///< of the planes
   std::size_t base = 0;
   std::size_t window = 0;
+  bool ring = false;    ///< row r is physical row r mod rows
+  bool v_in_k = false;  ///< no V plane
 };
 
 /// Appends at `pos`, `t` rows: both planes.
@@ -82,12 +87,14 @@ Bytes run_append(Dev& dev, const KvShape& s, std::int32_t pos, std::size_t t, st
   const OnDev<Dev> k_in(dev, values(rng, t * ks.width, wild));
   const OnDev<Dev> v_in(dev, values(rng, t * vs.width, wild));
   const OnDev<Dev> pos_d(dev, std::vector<std::int32_t>{pos});
-  const memra::KvWriteView view{{k.data(), ks, s.base},
-                                {v.data(), vs, s.base},
-                                s.n_kv,
-                                s.dk,
-                                s.dv,
-                                {pos_d.ints(), t, static_cast<std::size_t>(pos < 0 ? 0 : pos), capacity}};
+  memra::KvWriteView view{{k.data(), ks, s.base, s.ring},
+                          {v.data(), vs, s.base, s.ring},
+                          s.n_kv,
+                          s.dk,
+                          s.dv,
+                          {pos_d.ints(), t, static_cast<std::size_t>(pos < 0 ? 0 : pos), capacity},
+                          s.v_in_k};
+  if (s.v_in_k) view.v = {};
   memra::check(memra::ops_for<Dev>(dev).append(view, k_in.floats(), v_in.floats()));
   Bytes all = k.bytes();
   join(all, v.bytes());
@@ -124,7 +131,7 @@ struct AttendOn {
     Plane p(shape.format, shape.layout, shape.rows, shape.width, s.base);
     for (std::size_t r = s.base; r < len; ++r) {
       const std::vector<float> x = rng.vector(shape.width, 2.0F);
-      memra::encode_row(p.view(), r - s.base, x.data());
+      memra::encode_row(p.view(), s.ring ? r % s.rows : r - s.base, x.data());
     }
     return p.bytes();
   }
@@ -135,13 +142,15 @@ struct AttendOn {
     const OnDev<Dev> scratch(dev, bytes);
     const OnDev<Dev> out(dev, t * s.n_heads * s.dv * 4);
     const OnDev<Dev> pos_d(dev, std::vector<std::int32_t>{static_cast<std::int32_t>(pos)});
-    const memra::KvReadView view{{k.data(), ks, s.base},
-                                 {v.data(), vs, s.base},
-                                 s.n_kv,
-                                 s.dk,
-                                 s.dv,
-                                 s.window,
-                                 {pos_d.ints(), t, pos, s.rows + s.base}};
+    memra::KvReadView view{{k.data(), ks, s.base, s.ring},
+                           {v.data(), vs, s.base, s.ring},
+                           s.n_kv,
+                           s.dk,
+                           s.dv,
+                           s.window,
+                           {pos_d.ints(), t, pos, s.rows + s.base},
+                           s.v_in_k};
+    if (s.v_in_k) view.v = {};
     const memra::AttendArgs a{q.floats() + pos * s.n_heads * s.dk, out.floats(), s.n_heads, 0.125F};
     memra::check(memra::ops_for<Dev>(dev).attend(view, a, {scratch.data(), bytes}));
     Bytes b = out.bytes();
@@ -153,7 +162,27 @@ struct AttendOn {
 struct RecurShape {
   std::size_t n_k = 2, n_v = 4, d_k = 32, d_v = 48, d_conv = 4;
   memra::KeyHeadMode mode = memra::KeyHeadMode::grouped;
+  memra::ScanRule rule = memra::ScanRule::gated_delta;
+  memra::Format format = memra::Format::f32;  ///< of conv and ssm
   std::size_t conv_dim() const { return 2 * n_k * d_k + n_v * d_v; }
+};
+
+/// A recurrent state on a device, from values, in the format it is kept in.
+template <class Dev>
+struct StateOn {
+  OnDev<Dev> bytes;
+  memra::Format format;
+
+  StateOn(Dev& dev, const std::vector<float>& x, memra::Format f) : bytes(dev, encoded(x, f)), format(f) {}
+  static Bytes encoded(const std::vector<float>& x, memra::Format f) {
+    Bytes b(memra::row_bytes(f, x.size()));
+    memra::encode(f, x.data(), b.data(), x.size());
+    return b;
+  }
+  float* f32() const { return format == memra::Format::f32 ? bytes.floats() : nullptr; }
+  std::uint16_t* bits() const {
+    return format == memra::Format::f32 ? nullptr : reinterpret_cast<std::uint16_t*>(bytes.data());
+  }
 };
 
 /// conv_update of `t` rows in calls of `step`: y and the ring.
@@ -161,14 +190,16 @@ template <class Dev>
 Bytes run_conv(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, bool silu, bool bias,
                std::uint64_t seed) {
   Rng rng(seed);
-  const OnDev<Dev> ring(dev, values(rng, s.conv_dim() * (s.d_conv - 1)));
+  const StateOn<Dev> ring(dev, values(rng, s.conv_dim() * (s.d_conv - 1)), s.format);
   const OnDev<Dev> x(dev, values(rng, t * s.conv_dim()));
   const OnDev<Dev> w(dev, values(rng, s.conv_dim() * s.d_conv));
   const OnDev<Dev> b(dev, values(rng, s.conv_dim()));
   const OnDev<Dev> y(dev, t * s.conv_dim() * 4);
   for (std::size_t done = 0; done < t; done += step) {
     memra::RecurView r;
-    r.conv = ring.floats();
+    r.conv = ring.f32();
+    r.conv16 = ring.bits();
+    r.conv_format = s.format;
     r.n_k_heads = s.n_k;
     r.n_v_heads = s.n_v;
     r.d_k = s.d_k;
@@ -180,28 +211,36 @@ Bytes run_conv(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, b
     memra::check(memra::ops_for<Dev>(dev).conv_update(r, a));
   }
   Bytes all = y.bytes();
-  join(all, ring.bytes());
+  join(all, ring.bytes.bytes());
   return all;
 }
 
-/// delta_scan of `t` rows in calls of `step`: outputs and the state.
+/// delta_scan or linear_scan of `t` rows in calls of `step`: outputs and the state.
 template <class Dev>
 Bytes run_scan(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, std::uint64_t seed) {
   Rng rng(seed);
   const std::size_t width = s.conv_dim();
   std::vector<float> qkv = rng.vector(t * width);
-  std::vector<float> g = rng.vector(t * s.n_v);
+  const bool mamba1 = s.rule == memra::ScanRule::mamba1;
+  const std::size_t g_row = s.rule == memra::ScanRule::kda ? s.n_v * s.d_k : mamba1 ? s.d_v : s.n_v;
+  std::vector<float> g = rng.vector(t * g_row);
   std::vector<float> beta = rng.vector(t * s.n_v);
+  std::vector<float> decays = rng.vector(s.d_v * s.d_k);
   for (float& x : qkv) x *= 0.3F;
-  for (float& x : g) x = -(x < 0 ? -x : x);
-  const OnDev<Dev> state(dev, rng.vector(s.n_v * s.d_v * s.d_k));
+  for (float& x : g) x = (mamba1 ? 1.0F : -1.0F) * (x < 0 ? -x : x);
+  for (float& x : decays) x = -(x < 0 ? -x : x);
+  const StateOn<Dev> state(dev, rng.vector(s.n_v * s.d_v * s.d_k), s.format);
+  const OnDev<Dev> a_d(dev, decays);
   const OnDev<Dev> in(dev, qkv);
   const OnDev<Dev> g_d(dev, g);
   const OnDev<Dev> beta_d(dev, beta);
   const OnDev<Dev> out(dev, t * s.n_v * s.d_v * 4);
   for (std::size_t done = 0; done < t; done += step) {
     memra::RecurView r;
-    r.ssm = state.floats();
+    r.ssm = state.f32();
+    r.ssm16 = state.bits();
+    r.ssm_format = s.format;
+    r.rule = s.rule;
     r.n_k_heads = s.n_k;
     r.n_v_heads = s.n_v;
     r.d_k = s.d_k;
@@ -214,13 +253,80 @@ Bytes run_scan(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, s
     a.k = a.q + s.n_k * s.d_k;
     a.v = a.k + s.n_k * s.d_k;
     a.q_stride = a.k_stride = a.v_stride = width;
-    a.g = g_d.floats() + done * s.n_v;
+    a.g = g_d.floats() + done * g_row;
     a.beta = beta_d.floats() + done * s.n_v;
+    a.a = a_d.floats();
     a.out = out.floats() + done * s.n_v * s.d_v;
-    memra::check(memra::ops_for<Dev>(dev).delta_scan(r, a));
+    const memra::ops_for<Dev> ops(dev);
+    const bool delta = s.rule == memra::ScanRule::gated_delta || s.rule == memra::ScanRule::kda;
+    memra::check(delta ? ops.delta_scan(r, a) : ops.linear_scan(r, a));
   }
   Bytes all = out.bytes();
-  join(all, state.bytes());
+  join(all, state.bytes.bytes());
+  return all;
+}
+
+/// A round of `t` rows whose current plane is the second: conv_update and delta_scan, then its end. Everything that was
+/// read or written.
+template <class Dev>
+Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_t t, std::int32_t accept,
+                std::uint64_t seed) {
+  Rng rng(seed);
+  const std::size_t width = s.conv_dim();
+  const std::size_t state = s.n_v * s.d_v * s.d_k;
+  std::vector<float> qkv = rng.vector(t * width);
+  std::vector<float> g = rng.vector(t * s.n_v);
+  for (float& x : qkv) x *= 0.3F;
+  for (float& x : g) x = -(x < 0 ? -x : x);
+  const OnDev<Dev> in(dev, qkv), g_d(dev, g), beta_d(dev, rng.vector(t * s.n_v)), raw(dev, values(rng, t * width));
+  const OnDev<Dev> w(dev, values(rng, width * s.d_conv));
+  const OnDev<Dev> y(dev, t * width * 4), out(dev, t * s.n_v * s.d_v * 4);
+  const OnDev<Dev> ring(dev, values(rng, width * (s.d_conv - 1) + 1)), ssm(dev, rng.vector(state));
+  const OnDev<Dev> planes(dev, rng.vector((t + 1) * state)), conv_rows(dev, t * width * 4);
+  const OnDev<Dev> k(dev, t * s.n_k * s.d_k * 4), u(dev, t * s.n_v * s.d_v * 4), decay(dev, t * s.n_v * 4);
+  const OnDev<Dev> words(dev, std::vector<std::int32_t>{1, 5, 0, 0}), pos(dev, std::vector<std::int32_t>{40});
+  const OnDev<Dev> accept_d(dev, std::vector<std::int32_t>{accept});
+  memra::RecurView r;
+  r.conv = ring.floats();
+  r.ssm = ssm.floats();
+  r.n_k_heads = s.n_k;
+  r.n_v_heads = s.n_v;
+  r.d_k = s.d_k;
+  r.d_v = s.d_v;
+  r.d_conv = s.d_conv;
+  r.map.mode = s.mode;
+  r.rows = t;
+  r.round = {mode, words.ints(), planes.floats(), t + 2, conv_rows.floats(), k.floats(), u.floats(), decay.floats()};
+  const memra::ops_for<Dev> ops(dev);
+  memra::check(ops.conv_update(r, {raw.floats(), w.floats(), nullptr, y.floats(), true}));
+  memra::ScanArgs a;
+  a.q = in.floats();
+  a.k = a.q + s.n_k * s.d_k;
+  a.v = a.k + s.n_k * s.d_k;
+  a.q_stride = a.k_stride = a.v_stride = width;
+  a.g = g_d.floats();
+  a.beta = beta_d.floats();
+  a.out = out.floats();
+  memra::check(ops.delta_scan(r, a));
+  const OnDev<Dev> layers(dev, std::vector<memra::RecurView>{r});
+  memra::RoundCommit c;
+  c.layers = reinterpret_cast<const memra::RecurView*>(layers.data());
+  c.n_layers = 1;
+  c.conv_dim = width;
+  c.heads = s.n_v;
+  c.pos_d = pos.ints();
+  c.words = reinterpret_cast<memra::RoundWords*>(words.data());
+  c.accept_d = accept_d.ints();
+  c.rows = static_cast<std::int32_t>(t);
+  c.capacity = 1000;
+  c.n_planes = static_cast<std::int32_t>(t + 2);
+  c.mode = mode;
+  if (mode == memra::RoundMode::stash) memra::check(ops.round_apply(c));
+  memra::check(ops.round_commit(c));
+  Bytes all = y.bytes();
+  for (const OnDev<Dev>* part : {&out, &ring, &ssm, &planes, &conv_rows, &k, &u, &decay, &words, &pos}) {
+    join(all, part->bytes());
+  }
   return all;
 }
 
@@ -356,6 +462,24 @@ inline std::vector<KvShape> kv_shapes() {
   wide.dk = wide.dv = 128;
   wide.layout = memra::Layout::split;
   all.push_back(wide);
+  KvShape ring;  // 64 rows of which the last 20 are seen: the calls below wrap
+  ring.rows = 64;
+  ring.window = 20;
+  ring.ring = true;
+  all.push_back(ring);
+  KvShape latent;
+  latent.n_kv = 1;
+  latent.n_heads = 16;
+  latent.dk = 96;
+  latent.dv = 64;
+  latent.v_in_k = true;
+  all.push_back(latent);
+  latent.ring = true;
+  latent.rows = 128;
+  latent.window = 70;
+  latent.k_format = memra::Format::bf16;
+  latent.layout = memra::Layout::split;
+  all.push_back(latent);
   return all;
 }
 
@@ -371,7 +495,8 @@ std::vector<OpCase<Dev>> op_cases() {
     const std::string label = std::string(memra::to_string(s.k_format)) + "/" +
                               std::string(memra::to_string(s.v_format)) + " " +
                               std::string(memra::to_string(s.layout)) + " dv " + std::to_string(s.dv) + " window " +
-                              std::to_string(s.window) + " base " + std::to_string(s.base);
+                              std::to_string(s.window) + " base " + std::to_string(s.base) + (s.ring ? " ring" : "") +
+                              (s.v_in_k ? " latent" : "");
     const std::uint64_t n = ++seed;
     const auto start = static_cast<std::int32_t>(s.base + 3);
     add("append " + label, [=](Dev& d) { return run_append(d, s, start, 5, s.base + s.rows, true, n); });
@@ -407,6 +532,40 @@ std::vector<OpCase<Dev>> op_cases() {
           [=](Dev& d) { return run_scan(d, s, t, t, n); });
       add("scan by one, d_k " + std::to_string(d_k) + ", rows " + std::to_string(t),
           [=](Dev& d) { return run_scan(d, s, t, 1, n); });
+    }
+  }
+  for (const memra::ScanRule rule : std::array{memra::ScanRule::gated_delta, memra::ScanRule::kda,
+                                               memra::ScanRule::linear, memra::ScanRule::mamba1}) {
+    for (const memra::Format f : std::array{memra::Format::f32, memra::Format::f16, memra::Format::bf16}) {
+      RecurShape s;
+      s.rule = rule;
+      s.format = f;
+      if (rule == memra::ScanRule::mamba1) s.n_k = s.n_v = 1;
+      s.d_k = rule == memra::ScanRule::linear ? 24 : 32;
+      s.d_v = 21;
+      const std::string label = std::string(memra::to_string(rule)) + " in " + std::string(memra::to_string(f));
+      const std::uint64_t n = ++seed;
+      add("scan " + label, [=](Dev& d) { return run_scan(d, s, 7, 7, n); });
+      add("scan by two, " + label, [=](Dev& d) { return run_scan(d, s, 7, 2, n); });
+      if (rule != memra::ScanRule::kda) continue;
+      add("conv in " + std::string(memra::to_string(f)), [=](Dev& d) { return run_conv(d, s, 7, 7, true, true, n); });
+      add("conv by two in " + std::string(memra::to_string(f)),
+          [=](Dev& d) { return run_conv(d, s, 7, 2, true, true, n); });
+    }
+  }
+  const RecurShape rounds[] = {{2, 4, 32, 48, 4},
+                               {2, 4, 128, 128, 4, memra::KeyHeadMode::interleaved},
+                               {1, 3, 64, 5, 2},
+                               {2, 6, 24, 18, 1},
+                               {3, 3, 21, 7, 9}};
+  for (const memra::RoundMode mode : {memra::RoundMode::planes, memra::RoundMode::stash}) {
+    for (const std::int32_t accept : {0, 1, 2, 7, 9, 12}) {  // of 9: the last is clamped
+      for (const RecurShape& s : rounds) {
+        const std::uint64_t n = ++seed;
+        add("round of mode " + std::to_string(static_cast<int>(mode)) + ", d_k " + std::to_string(s.d_k) + ", accept " +
+                std::to_string(accept),
+            [=](Dev& d) { return run_round(d, s, mode, 9, accept, n); });
+      }
     }
   }
   for (const memra::DraftArm arm : {memra::DraftArm::clip, memra::DraftArm::full_scan}) {

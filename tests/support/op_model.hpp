@@ -42,13 +42,14 @@ class OpModel {
       std::size_t attention = 0;
       std::size_t recurrent = 0;
       for (const memra::StateSpec& spec : cfg_.layers[il].states) {
-        if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
-          if (auto s = attend(cache.dev(il), step, il, attention++, *a, rows, out); !s) return s;
-        } else if (auto s = delta_rule(cache.dev(il), step, il, recurrent++, std::get<memra::RecurrentSpec>(spec), rows,
-                                       out);
-                   !s) {
-          return s;
-        }
+        const auto run = memra::detail::Overloaded{
+            [&](const memra::AttentionSpec& a) { return attend(cache.dev(il), step, il, attention++, a, rows, out); },
+            [&](const memra::SharedKvSpec& s) {
+              const auto& a = std::get<memra::AttentionSpec>(cfg_.layers[s.donor].states[s.nth]);
+              return attend(cache.dev(il), step, il, attention++, a, rows, out, false);
+            },
+            [&](const memra::RecurrentSpec& r) { return recur(cache.dev(il), step, il, recurrent++, r, rows, out); }};
+        if (auto s = std::visit(run, spec); !s) return s;
       }
       if (const auto tap = step.tap(il)) {
         for (std::size_t i = 0; i < rows; ++i) {
@@ -97,16 +98,20 @@ class OpModel {
 
   template <class Dev>
   static memra::Status attend(Dev& dev, memra::Step<Dev>& step, std::size_t il, std::size_t nth,
-                              const memra::AttentionSpec& a, std::size_t rows, std::vector<float>& h) {
+                              const memra::AttentionSpec& a, std::size_t rows, std::vector<float>& h,
+                              bool writes = true) {
     const memra::ops_for<Dev> ops(dev);
     const std::size_t heads = a.n_heads == 0 ? a.n_kv_heads : a.n_heads;
     const auto k = mixed(91, il, nth, rows, a.n_kv_heads * a.head_dim_k, h, 1.0F);
     const auto v = mixed(92, il, nth, rows, a.n_kv_heads * a.head_dim_v, h, 1.0F);
     const auto q = mixed(93, il, nth, rows, heads * a.head_dim_k, h, 1.0F);
     std::vector<float> out(rows * heads * a.head_dim_v);
-    const auto w = step.kv_write(il, nth);
-    if (!w) return w.status();
-    if (auto s = ops.append(*w, k.data(), v.data()); !s) return s;
+    if (writes) {
+      const auto w = step.kv_write(il, nth);
+      if (!w) return w.status();
+      if (auto s = ops.append(*w, k.data(), v.data()); !s) return s;
+    }
+    if (a.head_dim_v == 0) return {};  // keys of an indexer
     const auto r = step.kv_read(il, nth);
     if (!r) return r.status();
     Scratch scratch(memra::detail::attend_scratch_bytes(heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v, rows));
@@ -116,8 +121,8 @@ class OpModel {
   }
 
   template <class Dev>
-  static memra::Status delta_rule(Dev& dev, memra::Step<Dev>& step, std::size_t il, std::size_t nth,
-                                  const memra::RecurrentSpec& r, std::size_t rows, std::vector<float>& h) {
+  static memra::Status recur(Dev& dev, memra::Step<Dev>& step, std::size_t il, std::size_t nth,
+                             const memra::RecurrentSpec& r, std::size_t rows, std::vector<float>& h) {
     const memra::ops_for<Dev> ops(dev);
     const auto view = step.recur(il, nth);
     if (!view) return view.status();
@@ -127,21 +132,33 @@ class OpModel {
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = stand_in::value(95, il, nth, i, 0, 0);
     std::vector<float> y(rows * n);
     if (auto s = ops.conv_update(*view, {x.data(), weight.data(), nullptr, y.data(), true}); !s) return s;
-    auto g = mixed(96, il, nth, rows, r.n_v_heads, h, 0.125F);
-    auto beta = mixed(97, il, nth, rows, r.n_v_heads, h, 0.25F);
-    for (float& e : g) e = -std::fabs(e);
-    for (float& e : beta) e = std::fabs(e);
     for (float& e : y) e = 0.5F * std::tanh(e);
+    if (r.rule == memra::ScanRule::none) {
+      add(h, y, rows, n);
+      return {};
+    }
+    const bool mamba1 = r.rule == memra::ScanRule::mamba1;
+    const std::size_t decays = mamba1 ? r.d_v : r.n_v_heads * (r.rule == memra::ScanRule::kda ? r.d_k : 1);
+    auto g = mixed(96, il, nth, rows, decays, h, 0.125F);
+    auto beta = mixed(97, il, nth, rows, r.n_v_heads, h, 0.25F);
+    for (float& e : g) e = mamba1 ? std::fabs(e) : -std::fabs(e);
+    for (float& e : beta) e = std::fabs(e);
+    const auto bc = mixed(98, il, nth, rows, 2 * r.d_k, h, 0.5F);  // B and C, which no convolution of mamba1 sees
+    std::vector<float> fixed(r.d_v * r.d_k);
+    for (std::size_t i = 0; i < fixed.size(); ++i) fixed[i] = -std::fabs(stand_in::value(99, il, nth, i, 0, 0));
     std::vector<float> out(rows * r.n_v_heads * r.d_v);
     memra::ScanArgs a;
-    a.q = y.data();
+    a.q = mamba1 ? bc.data() : y.data();
     a.k = a.q + r.n_k_heads * r.d_k;
-    a.v = a.k + r.n_k_heads * r.d_k;
+    a.v = mamba1 ? y.data() : a.k + r.n_k_heads * r.d_k;
     a.g = g.data();
     a.beta = beta.data();
+    a.a = fixed.data();
     a.out = out.data();
-    a.q_stride = a.k_stride = a.v_stride = n;
-    if (auto s = ops.delta_scan(*view, a); !s) return s;
+    a.q_stride = a.k_stride = mamba1 ? 2 * r.d_k : n;
+    a.v_stride = n;
+    const bool delta = r.rule == memra::ScanRule::gated_delta || r.rule == memra::ScanRule::kda;
+    if (auto s = delta ? ops.delta_scan(*view, a) : ops.linear_scan(*view, a); !s) return s;
     add(h, out, rows, r.n_v_heads * r.d_v);
     return {};
   }

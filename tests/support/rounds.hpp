@@ -13,8 +13,8 @@
 namespace memra_test::rounds {
 
 using memra::Strategy;
-using Cache = memra::Cache<FailingDev>;
-using Round = memra::Round<FailingDev>;
+using Cache = memra::Cache<TestDev>;
+using Round = memra::Round<TestDev>;
 
 inline constexpr std::size_t ctx = 64;
 inline constexpr Strategy strategies[] = {Strategy::replay, Strategy::planes, Strategy::stash};
@@ -30,7 +30,7 @@ struct Straight {
 };
 inline Straight straight(const OpModel& m, const Tokens& tokens) {
   Straight s;
-  FailingDev dev;
+  TestDev dev;
   Cache c = memra::check(Cache::create(dev, m.config(), ctx));
   std::vector<float> row;
   for (const auto& t : tokens) {

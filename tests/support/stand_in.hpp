@@ -59,23 +59,35 @@ inline std::vector<float> row(Kind kind, std::size_t layer, std::size_t nth, std
   return x;
 }
 
-/// Moves conv and ssm on by one token.
-inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_t nth, Token token, float* conv,
-                    float* ssm) {
+/// Elements of a state at `at`, which is aligned for them.
+inline memra::StateElems elems(memra::Format f, std::byte* at) {
+  return f == memra::Format::f32 ? memra::StateElems{reinterpret_cast<float*>(at), nullptr, f}
+                                 : memra::StateElems{nullptr, reinterpret_cast<std::uint16_t*>(at), f};
+}
+
+inline std::size_t conv_bytes(const memra::RecurrentSpec& r) {
+  return memra::row_bytes(r.conv_format, r.conv_dim() * (r.d_conv - 1));
+}
+inline std::size_t ssm_bytes(const memra::RecurrentSpec& r) {
+  return memra::row_bytes(r.ssm_format, r.n_v_heads * r.d_v * r.d_k);
+}
+
+/// Moves conv and ssm on by one token: of any rule the same, every store rounded to the state's format.
+inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_t nth, Token token,
+                    const memra::StateElems& conv, const memra::StateElems& ssm) {
   const std::size_t history = r.d_conv - 1;
-  const std::size_t conv_dim = 2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads;
-  for (std::size_t c = 0; history != 0 && c < conv_dim; ++c) {
-    float* line = conv + c * history;
-    for (std::size_t i = 0; i + 1 < history; ++i) line[i] = line[i + 1];
-    line[history - 1] = value(kind_conv, layer, nth, c, token, 0);
+  for (std::size_t c = 0; history != 0 && c < r.conv_dim(); ++c) {
+    const memra::StateElems line = conv + c * history;
+    for (std::size_t i = 0; i + 1 < history; ++i) line.store(i, line.load(i + 1));
+    line.store(history - 1, value(kind_conv, layer, nth, c, token, 0));
   }
   for (std::size_t h = 0; h < r.n_v_heads; ++h) {
     for (std::size_t v = 0; v < r.d_v; ++v) {
       for (std::size_t k = 0; k < r.d_k; ++k) {
-        float& s = ssm[(h * r.d_v + v) * r.d_k + k];
+        const std::size_t at = (h * r.d_v + v) * r.d_k + k;
         const float key = value(kind_key, layer, nth, h * r.d_k + k, token, 0);
         const float val = value(kind_value, layer, nth, h * r.d_v + v, token, 0);
-        s = 0.875F * s + key * val;
+        ssm.store(at, 0.875F * ssm.load(at) + key * val);
       }
     }
   }
@@ -98,28 +110,42 @@ memra::Status write_rows(Dev& dev, const memra::PlaneView& plane, std::size_t fi
                          std::size_t n) {
   memra::PlaneShape from = plane.shape;
   from.rows = n;
-  const memra::Segments src = memra::segments(from, 0, n);
-  const memra::Segments dst = memra::segments(plane.shape, first - plane.base, n);
-  for (std::size_t i = 0; i < dst.count; ++i) {
-    if (memra::Status s = dev.upload(plane.data + dst.run[i].offset, rows.data() + src.run[i].offset, dst.run[i].bytes);
-        !s) {
-      return s;
+  for (std::size_t done = 0; done < n;) {  // a ring starts again at its first row
+    const std::size_t at = plane.phys(first + done);
+    const std::size_t now = std::min(n - done, plane.shape.rows - at);
+    const memra::Segments src = memra::segments(from, done, now);
+    const memra::Segments dst = memra::segments(plane.shape, at, now);
+    for (std::size_t i = 0; i < dst.count; ++i) {
+      const auto* bytes = rows.data() + src.run[i].offset;
+      if (auto s = dev.upload(plane.data + dst.run[i].offset, bytes, dst.run[i].bytes); !s) return s;
     }
+    done += now;
   }
   return {};
 }
 
-/// Rows [0, n) of a plane, sub-plane after sub-plane.
+/// Rows [first, n) of a plane, sub-plane after sub-plane; nothing of a plane that is not there.
 template <class Dev>
-std::vector<std::byte> read_rows(Dev& dev, const memra::ConstPlaneView& plane, std::size_t n) {
-  const memra::Segments runs = memra::segments(plane.shape, 0, n);
+std::vector<std::byte> read_rows(Dev& dev, const memra::ConstPlaneView& plane, std::size_t first, std::size_t n) {
   std::vector<std::byte> out;
-  for (std::size_t i = 0; i < runs.count; ++i) {
-    const std::size_t at = out.size();
-    out.resize(at + runs.run[i].bytes);
-    memra::check(dev.download(out.data() + at, plane.data + runs.run[i].offset, runs.run[i].bytes));
+  if (!plane) return out;
+  for (std::size_t part = 0; part < memra::sub_planes(plane.shape).count; ++part) {
+    for (std::size_t row = first; row < n;) {
+      const std::size_t from = plane.phys(row);
+      const std::size_t now = std::min(n - row, plane.shape.rows - from);
+      const memra::Segment run = memra::segments(plane.shape, from, now).run[part];
+      const std::size_t at = out.size();
+      out.resize(at + run.bytes);
+      memra::check(dev.download(out.data() + at, plane.data + run.offset, run.bytes));
+      row += now;
+    }
   }
   return out;
+}
+
+/// The first row that a query at `pos` sees of a ring; 0 for planes of max_ctx rows.
+inline std::size_t first_row(const memra::AttentionSpec& a, std::size_t pos) {
+  return a.ring_slack == 0 || pos < a.window ? 0 : pos - (a.window - 1);
 }
 
 /// Writes every layer of an open step but `skip`. Leaves the step open.
@@ -133,7 +159,9 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
     std::size_t attention = 0;
     std::size_t recurrent = 0;
     for (const memra::StateSpec& spec : cfg.layers[il].states) {
-      if (std::holds_alternative<memra::AttentionSpec>(spec)) {
+      if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
+        if (auto s = step.kv_read(il, attention++).status(); !s) return s;  // the donor's rows, written before
+      } else if (const auto* kv = std::get_if<memra::AttentionSpec>(&spec)) {
         auto w = step.kv_write(il, attention);
         if (!w) return w.status();
         std::int32_t pos = -1;  // the device's word for the position, not the host's
@@ -144,30 +172,27 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
         }
         const auto first = static_cast<std::size_t>(pos);
         const auto k = encode_rows(kind_k, il, attention, w->k.shape, tokens, first);
-        const auto v = encode_rows(kind_v, il, attention, w->v.shape, tokens, first);
         if (auto s = write_rows(dev, w->k, first, k, tokens.size()); !s) return s;
-        if (auto s = write_rows(dev, w->v, first, v, tokens.size()); !s) return s;
+        if (!kv->v_in_k) {
+          const auto v = encode_rows(kind_v, il, attention, w->v.shape, tokens, first);
+          if (auto s = write_rows(dev, w->v, first, v, tokens.size()); !s) return s;
+        }
         ++attention;
       } else {
         const auto& r = std::get<memra::RecurrentSpec>(spec);
         auto w = step.recur(il, recurrent);
         if (!w) return w.status();
-        std::vector<float> conv(w->conv_dim() * (w->d_conv - 1));
-        std::vector<float> ssm(w->n_v_heads * w->d_v * w->d_k);
-        for (auto [host, at] : std::array{std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
-          if (auto s = dev.download(reinterpret_cast<std::byte*>(host->data()), reinterpret_cast<std::byte*>(at),
-                                    host->size() * sizeof(float));
-              !s) {
-            return s;
-          }
+        std::vector<std::byte> conv(conv_bytes(r));
+        std::vector<std::byte> ssm(ssm_bytes(r));
+        const std::array places{std::pair{&conv, w->conv_state().data()}, std::pair{&ssm, w->plane_state(0).data()}};
+        for (auto [host, at] : places) {
+          if (auto s = dev.download(host->data(), at, host->size()); !s) return s;
         }
-        for (const Token t : tokens) move_on(r, il, recurrent, t, conv.data(), ssm.data());
-        for (auto [host, at] : std::array{std::pair{&conv, w->conv}, std::pair{&ssm, w->ssm}}) {
-          if (auto s = dev.upload(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte*>(host->data()),
-                                  host->size() * sizeof(float));
-              !s) {
-            return s;
-          }
+        for (const Token t : tokens) {
+          move_on(r, il, recurrent, t, elems(r.conv_format, conv.data()), elems(r.ssm_format, ssm.data()));
+        }
+        for (auto [host, at] : places) {
+          if (auto s = dev.upload(at, host->data(), host->size()); !s) return s;
         }
         ++recurrent;
       }
@@ -238,15 +263,19 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
     std::size_t attention = 0;
     std::size_t recurrent = 0;
     for (const memra::StateSpec& spec : cfg.layers[il].states) {
-      if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
+      if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
+        ++attention;
+      } else if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
         const memra::PlaneShape k{a->k_format, a->k_layout, 0, a->n_kv_heads * a->head_dim_k};
         const memra::PlaneShape v{a->v_format, a->v_layout, 0, a->n_kv_heads * a->head_dim_v};
+        const std::size_t first = stand_in::first_row(*a, tokens.size());
         for (const auto& [kind, shape] : std::array{std::pair{stand_in::kind_k, k}, std::pair{stand_in::kind_v, v}}) {
+          image.parts.emplace_back();
+          if (a->v_in_k && kind == stand_in::kind_v) continue;
           memra::PlaneShape exact = shape;
           exact.rows = tokens.size();
           const auto bytes = stand_in::encode_rows(kind, il, attention, shape, tokens, 0);
-          const memra::Segments runs = memra::segments(exact, 0, tokens.size());
-          image.parts.emplace_back();
+          const memra::Segments runs = memra::segments(exact, first, tokens.size() - first);
           for (std::size_t i = 0; i < runs.count; ++i) {  // without the alignment between sub-planes
             const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs.run[i].offset);
             image.parts.back().insert(image.parts.back().end(), at,
@@ -256,13 +285,14 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
         ++attention;
       } else {
         const auto& r = std::get<memra::RecurrentSpec>(spec);
-        std::vector<float> conv((2 * r.d_k * r.n_k_heads + r.d_v * r.n_v_heads) * (r.d_conv - 1));
-        std::vector<float> ssm(r.n_v_heads * r.d_v * r.d_k);
-        for (const Token t : tokens) stand_in::move_on(r, il, recurrent, t, conv.data(), ssm.data());
-        for (const auto* x : {&conv, &ssm}) {
-          const auto* bytes = reinterpret_cast<const std::byte*>(x->data());
-          image.parts.emplace_back(bytes, bytes + x->size() * sizeof(float));
+        std::vector<std::byte> conv(stand_in::conv_bytes(r));
+        std::vector<std::byte> ssm(stand_in::ssm_bytes(r));
+        for (const Token t : tokens) {
+          stand_in::move_on(r, il, recurrent, t, stand_in::elems(r.conv_format, conv.data()),
+                            stand_in::elems(r.ssm_format, ssm.data()));
         }
+        image.parts.push_back(std::move(conv));
+        image.parts.push_back(std::move(ssm));
         ++recurrent;
       }
     }
@@ -288,18 +318,24 @@ Image image(const memra::Cache<Dev>& cache) {
     std::size_t attention = 0;
     std::size_t recurrent = 0;
     for (const memra::StateSpec& spec : cache.config().layers[il].states) {
-      if (std::holds_alternative<memra::AttentionSpec>(spec)) {
+      if (const auto* shared = std::get_if<memra::SharedKvSpec>(&spec)) {
         const auto layer = *cache.kv(il, attention++);
-        if (layer.len != out.len) out.mirrors_agree = false;
-        out.parts.push_back(stand_in::read_rows(dev, layer.k, out.len));
-        out.parts.push_back(stand_in::read_rows(dev, layer.v, out.len));
+        const auto donor = *cache.kv(shared->donor, shared->nth);
+        const bool same = layer.k.data == donor.k.data && layer.v.data == donor.v.data && layer.len == out.len &&
+                          layer.spec == donor.spec && layer.first == donor.first;
+        if (!same) out.mirrors_agree = false;
+      } else if (std::holds_alternative<memra::AttentionSpec>(spec)) {
+        const auto layer = *cache.kv(il, attention++);
+        if (layer.len != out.len || layer.first > stand_in::first_row(layer.spec, out.pos)) out.mirrors_agree = false;
+        const std::size_t first = stand_in::first_row(layer.spec, out.len);
+        out.parts.push_back(stand_in::read_rows(dev, layer.k, first, out.len));
+        out.parts.push_back(stand_in::read_rows(dev, layer.v, first, out.len));
       } else {
         const auto layer = *cache.recur(il, recurrent++);
         for (const auto& [at, n] :
-             std::array{std::pair{layer.conv, layer.conv_elems()}, std::pair{layer.ssm, layer.ssm_elems()}}) {
-          out.parts.emplace_back(n * sizeof(float));
-          memra::check(
-              dev.download(out.parts.back().data(), reinterpret_cast<const std::byte*>(at), n * sizeof(float)));
+             std::array{std::pair{layer.conv_data, layer.conv_bytes()}, std::pair{layer.ssm_data, layer.ssm_bytes()}}) {
+          out.parts.emplace_back(n);
+          memra::check(dev.download(out.parts.back().data(), at, n));
         }
       }
     }
@@ -374,6 +410,40 @@ inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0,
                                           memra::Format v = memra::Format::q5_1) {
   memra::ModelConfig cfg;
   cfg.layers = {memra::full_attention(attention_spec(k, v)), memra::full_attention(attention_spec(v, k))};
+  cfg.n_vocab = 16;
+  return cfg;
+}
+/// Every kind of layer that the hybrid model has not: rings, latent rows, shared K and V, every rule and state format,
+/// a convolution alone, and a block past the trunk. Layers 1 to 4 are on one device wherever placements() puts the
+/// model: the donor and those that share with it.
+inline memra::ModelConfig kinds_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                      memra::Layout layout = memra::Layout::blocks) {
+  using memra::Format;
+  const memra::AttentionSpec ring = memra::windowed(attention_spec(k, v, layout), 5, 40);
+  const memra::AttentionSpec tight = memra::windowed(attention_spec(v, k, layout), 40, 24);
+  const memra::AttentionSpec latent = memra::latent_rows(4, 32, 32, k, layout);
+  memra::ModelConfig cfg;
+  cfg.layers = {{{ring, memra::gated_delta(1, 2, 16, 3, 4)}},
+                {{tight, memra::stored_as(memra::mamba2(2, 4, 1, 16, 4), Format::bf16, Format::f32)}},
+                memra::recurrent(memra::stored_as(memra::kda(2, 5, 3, 4), Format::f32, Format::bf16)),
+                memra::shared_attention(1, 4),
+                {{latent, memra::SharedKvSpec{1, 0, 0}, memra::index_rows(32, v, layout)}},
+                memra::recurrent(memra::mamba1(6, 4, 3)),
+                memra::recurrent(memra::stored_as(memra::lightning(2, 5, 3), Format::f32, Format::f16)),
+                memra::recurrent(memra::stored_as(memra::short_conv(7, 3), Format::f16, Format::f32)),
+                memra::no_state(),
+                {{memra::windowed(latent, 20, 30)}}};
+  cfg.n_vocab = 16;
+  cfg.n_mtp = 1;
+  return cfg;
+}
+/// The same without recurrent layers: rollbacks leave nothing to replay.
+inline memra::ModelConfig ring_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1) {
+  memra::ModelConfig cfg;
+  for (memra::LayerSpec layer : kinds_model(k, v).layers) {
+    std::erase_if(layer.states, [](const auto& s) { return std::holds_alternative<memra::RecurrentSpec>(s); });
+    cfg.layers.push_back(layer);
+  }
   cfg.n_vocab = 16;
   return cfg;
 }

@@ -4,16 +4,18 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <memra/any_dev.hpp>
 #include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/workspace.hpp>
 #include <optional>
 #include <support/catch.hpp>
-#include <support/failing_dev.hpp>
 #include <support/placements.hpp>
 #include <support/stand_in.hpp>
+#include <support/test_dev.hpp>
 #include <utility>
 #include <vector>
 
@@ -22,7 +24,6 @@ namespace {
 using memra::AnyDev;
 using memra::ErrorKind;
 using memra::HostDev;
-using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::feed_by;
 using memra_test::hybrid_model;
@@ -33,6 +34,7 @@ using memra_test::part;
 using memra_test::placements;
 using memra_test::straight;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using PlainAny = memra::BasicAnyDev<memra::AnyCaps{.ops = false, .batched_copy = false}>;
 using BatchAny = memra::BasicAnyDev<memra::AnyCaps{.ops = true, .batched_copy = true}>;
@@ -47,7 +49,7 @@ TEST_CASE("a cache over AnyDev objects of three types equals one over HostDev", 
   for (const auto& p : placements(cfg.layers.size())) {
     CAPTURE(p.name);
     HostDev host;
-    FailingDev counted(std::make_shared<memra_test::Calls>(), 512);  // with a plane gap of its own
+    TestDev counted(512);  // with a plane gap of its own
     MinimalDev minimal;
     PlainAny any[3] = {PlainAny(host), PlainAny(counted), PlainAny(minimal)};
     std::vector<PlainAny*> devs;
@@ -73,24 +75,24 @@ TEST_CASE("a cache over AnyDev objects of three types equals one over HostDev", 
       REQUIRE(image(c) == straight(cfg, t));
     }
     prefix.reset();
-    REQUIRE(counted.calls().live_buffers == 0);
+    REQUIRE(counted.inner().counters().live == 0);
   }
 }
 
 TEST_CASE("AnyDev passes failures on as they are", "[any_dev]") {
-  FailingDev dev;
+  TestDev dev;
   AnyDev any(dev);
   REQUIRE(any.plane_gap() == 0);
-  FailingDev gapped(std::make_shared<memra_test::Calls>(), 384);
+  TestDev gapped(384);
   REQUIRE(AnyDev(gapped).plane_gap() == 384);
   auto a = memra::check(any.alloc(64));
   auto b = memra::check(any.zeros(64));
   const std::int32_t one = 1;
   std::byte host[64] = {};
   const auto fails = [&](auto call) {
-    dev.calls().arm(1);
+    dev.arm(memra_test::torn(1));
     const memra::Status s = call();
-    dev.calls().arm(0);
+    dev.disarm();
     return !s.ok() && s.native() != 0;
   };
   REQUIRE(fails([&] { return any.alloc(4).status(); }));
@@ -102,28 +104,29 @@ TEST_CASE("AnyDev passes failures on as they are", "[any_dev]") {
   REQUIRE(fails([&] { return any.download(host, a.data(), 64); }));
   REQUIRE(fails([&] { return any.store_i32(reinterpret_cast<std::int32_t*>(a.data()), &one, 1); }));
   REQUIRE(any.copy(a.data(), a.data() + 8, 16).kind() == ErrorKind::bad_argument);
-  REQUIRE(dev.calls().live_buffers == 2);
+  REQUIRE(dev.inner().counters().live == 2);
   AnyDev::Buffer& self = a;
   a = std::move(self);
-  REQUIRE((a.size() == 64 && dev.calls().live_buffers == 2));
+  REQUIRE((a.size() == 64 && dev.inner().counters().live == 2));
   a = std::move(b);
   REQUIRE((a.size() == 64 && b.size() == 0 && b.data() == nullptr));  // NOLINT(bugprone-use-after-move)
-  REQUIRE(dev.calls().live_buffers == 1);
+  REQUIRE(dev.inner().counters().live == 1);
 }
 
 TEST_CASE("AnyDev buffers outlive it and the device", "[any_dev]") {
-  auto calls = std::make_shared<memra_test::Calls>();
+  std::shared_ptr<const memra::DevCounters> left;
   {
     std::optional<AnyDev::Buffer> kept;
     {
-      FailingDev dev(calls);
+      TestDev dev;
+      left = dev.inner().shared_counters();
       AnyDev any(dev);
       kept.emplace(memra::check(any.alloc(128)));
     }
     std::memset(kept->data(), 1, kept->size());
-    REQUIRE(calls->live_buffers == 1);
+    REQUIRE(left->live == 1);
   }
-  REQUIRE(calls->live_buffers == 0);
+  REQUIRE(left->live == 0);
 }
 
 /// A device that says what was asked of its events.
@@ -172,7 +175,7 @@ TEST_CASE("AnyDev events: in stream order within a type, through the host betwee
 
 TEST_CASE("the ops of what AnyDev wraps give the same bytes through it, and go through its door", "[any_dev]") {
   const auto cfg = memra_test::attention_model();
-  FailingDev inner;
+  TestDev inner;
   HostDev host;
   AnyDev any(inner);
   auto c = memra::check(memra::Cache<AnyDev>::create(any, cfg, 8));
@@ -199,7 +202,7 @@ TEST_CASE("the ops of what AnyDev wraps give the same bytes through it, and go t
   REQUIRE(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(float)) == 0);
   REQUIRE((c.advance().ok() && d.advance().ok()));
   REQUIRE(image(c) == image(d));
-  inner.calls().arm(1);
+  inner.arm(memra_test::torn(1));
   auto again = memra::check(c.begin_step(1));
   const auto w = memra::check(again.kv_write(0));
   REQUIRE(any_ops.append(w, k.data(), v.data()).kind() == ErrorKind::device_failure);
@@ -218,7 +221,7 @@ TEST_CASE("batched copies through AnyDev where it was asked for", "[any_dev]") {
 TEST_CASE("a draft tail goes between devices of different types", "[any_dev]") {
   memra::DflashCfg cfg;
   cfg.n_layer = 2, cfg.n_kv = 1, cfg.head_dim = 4, cfg.block_size = 2, cfg.sliding_window = 3;
-  FailingDev a;
+  TestDev a;
   MinimalDev b;
   PlainAny x(a);
   PlainAny y(b);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
 #include <string>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
@@ -17,27 +18,24 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::feed_by;
 using memra_test::hybrid_model;
 using memra_test::image;
 using memra_test::Image;
 using memra_test::join;
+using memra_test::make;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
 using memra_test::require_eq;
 using memra_test::straight;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Token;
 using memra_test::Tokens;
-using Cache = memra::Cache<FailingDev>;
-using Snapshot = memra::CacheSnapshot<FailingDev>;
-
-Cache make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
-  return memra::check(Cache::create(d.dev[0], cfg, max_ctx));
-}
+using Cache = memra::Cache<TestDev>;
+using Snapshot = memra::CacheSnapshot<TestDev>;
 
 /// Rolls back and feeds what is owed.
 memra::Status take_back(Cache& c, const Snapshot& s, std::size_t accept, const Tokens& truth) {
@@ -71,21 +69,21 @@ TEST_CASE("B03 B12 B32 two hundred rounds: no drift, no allocation, nothing thro
     Cache c = memra::check(d.create(p, cfg, 600));
     REQUIRE(feed_by(c, part(t, 0, 15), 15).ok());
     Snapshot s = memra::check(c.snapshot());
-    d.calls->allocs = 0;
+    const std::size_t allocations = d.allocations();
     for (std::size_t round = 0; round < 200; ++round) {
       const std::size_t accept = round % 6;
-      d.calls->host_copies = 0;
+      std::size_t through_host = d.host_copies();
       REQUIRE(c.snapshot_into(s).ok());
-      REQUIRE(d.calls->host_copies == 0);
+      REQUIRE(d.host_copies() == through_host);
       const std::size_t at = c.pos();
       REQUIRE(feed(c, join(part(t, at, accept), stream(5 - accept, 3))).ok());
-      d.calls->host_copies = 0;
+      through_host = d.host_copies();
       REQUIRE(c.rollback(s, accept).ok());
-      REQUIRE(d.calls->host_copies == 0);
+      REQUIRE(d.host_copies() == through_host);
       if (accept != 0) REQUIRE(feed(c, part(t, at, accept)).ok());
       if (round % 20 == 5 || round == 199) require_eq(image(c), straight(cfg, part(t, 0, c.pos())));
     }
-    REQUIRE(d.calls->allocs == 0);
+    REQUIRE(d.allocations() == allocations);
   }
 }
 
@@ -170,9 +168,10 @@ TEST_CASE("B11 a rollback that cannot be honoured moves nothing", "[rollback]") 
     const Snapshot newer = memra::check(c.snapshot());
     const Image before = image(c);
     for (const std::size_t accept : {5U, 6U, 1000U}) {
-      d.calls->arm(0);
+      d.arm(1);
       REQUIRE(c.rollback(s, accept).status().kind() == ErrorKind::bad_argument);
-      REQUIRE(d.calls->seen == 0);  // the refusal precedes the first device call
+      REQUIRE(d.seen() == 0);  // the refusal precedes the first device call
+      d.arm(0);
       require_eq(image(c), before);
     }
     REQUIRE(c.rollback(s, 1).ok());
@@ -278,7 +277,7 @@ TEST_CASE("B22 B31 reset and re-creation leave nothing of the former sequence", 
     held.push_back(memra::check(live.back().snapshot()));
   }
   const auto& totals = live[0].plan().totals;
-  REQUIRE(d.calls->live_bytes == 4 * (totals.total_bytes + totals.snapshot_bytes));
+  REQUIRE(d.live_bytes() == 4 * (totals.total_bytes + totals.snapshot_bytes));
   live.erase(live.begin(), live.begin() + 2);
   live.push_back(make(d, cfg, 40));
   require_eq(image(live.back()), straight(cfg, {}));
@@ -286,7 +285,7 @@ TEST_CASE("B22 B31 reset and re-creation leave nothing of the former sequence", 
   require_eq(image(live[0]), straight(cfg, other));
   live.clear();
   held.clear();
-  REQUIRE(d.calls->live_buffers == 0);
+  REQUIRE(d.live() == 0);
 }
 
 TEST_CASE("B23 a snapshot's bytes never change, restore after restore", "[rollback]") {
@@ -346,14 +345,14 @@ TEST_CASE("B30 the n-th call fails: create, snapshot and snapshot_into leave all
   const Tokens t = stream(12);
   for (const auto& p : placements(cfg.layers.size())) {
     CAPTURE(p.name);
-    long n = 1;
+    std::size_t n = 1;
     for (;; ++n) {
       Devices d;
-      d.calls->arm(n);
+      d.arm(n);
       auto made = d.create(p, cfg, 16);
-      if (!d.calls->fired) break;
+      if (!d.fired()) break;
       REQUIRE(!made);
-      REQUIRE(d.calls->live_buffers == 0);
+      REQUIRE(d.live() == 0);
     }
     REQUIRE(n > 3);
 
@@ -362,24 +361,24 @@ TEST_CASE("B30 the n-th call fails: create, snapshot and snapshot_into leave all
     REQUIRE(feed(c, part(t, 0, 5)).ok());
     const Image want = straight(cfg, part(t, 0, 5));
     Snapshot spare = memra::check(c.snapshot());
-    const long held = d.calls->live_buffers;
+    const std::size_t held = d.live();
     for (n = 1;; ++n) {
-      d.calls->arm(n);
+      d.arm(n);
       auto s = c.snapshot();
-      const bool fired = std::exchange(d.calls->fired, false);
-      d.calls->arm(0);
+      const bool fired = d.fired();
+      d.arm(0);
       if (!fired) break;
       REQUIRE(!s);
-      REQUIRE(d.calls->live_buffers == held);
+      REQUIRE(d.live() == held);
       REQUIRE(!c.tainted());
       require_eq(image(c), want);
     }
     REQUIRE(feed(c, part(t, 5, 2)).ok());
     for (n = 1;; ++n) {
-      d.calls->arm(n);
+      d.arm(n);
       const memra::Status s = c.snapshot_into(spare);
-      const bool fired = d.calls->fired;
-      d.calls->arm(0);
+      const bool fired = d.fired();
+      d.arm(0);
       if (!fired) break;
       REQUIRE(!s);
       REQUIRE((!spare.valid() && !c.tainted()));
@@ -401,7 +400,7 @@ TEST_CASE("B30 the n-th call fails: advance, rollback and reset taint, and are r
     for (const auto& p : placements(cfg.layers.size())) {
       for (const Op op : {Op::advance, Op::rollback, Op::reset}) {
         for (const int repair : {0, 1, 2, 3}) {
-          long n = 1;
+          std::size_t n = 1;
           for (;; ++n) {
             CAPTURE(p.name, static_cast<int>(op), repair, n);
             Devices d;
@@ -415,12 +414,12 @@ TEST_CASE("B30 the n-th call fails: advance, rollback and reset taint, and are r
               auto step = memra::check(c.begin_step(2));
               REQUIRE(memra_test::stand_in::forward(c, step, part(t, 9, 2)).ok());
             }
-            d.calls->arm(n);
+            d.arm(n);
             const memra::Status failed = op == Op::advance    ? c.advance()
                                          : op == Op::rollback ? c.rollback(s, 2).status()
                                                               : c.reset();
-            const bool fired = d.calls->fired;
-            d.calls->arm(0);
+            const bool fired = d.fired();
+            d.arm(0);
             if (!fired) break;
             REQUIRE(failed.kind() == ErrorKind::device_failure);
             REQUIRE(c.tainted());
@@ -453,9 +452,10 @@ TEST_CASE("B30 the n-th call fails: advance, rollback and reset taint, and are r
 
 TEST_CASE("B44 rollback of an emptied cache is refused; order of destruction is free", "[rollback]") {
   const auto cfg = hybrid_model();
-  auto calls = std::make_shared<memra_test::Calls>();
+  std::shared_ptr<const memra::DevCounters> left;
   {
-    FailingDev dev(calls);
+    TestDev dev;
+    left = dev.inner().shared_counters();
     auto c = std::make_unique<Cache>(memra::check(Cache::create(dev, cfg, 16)));
     REQUIRE(feed(*c, stream(4)).ok());
     auto s = std::make_unique<Snapshot>(memra::check(c->snapshot()));
@@ -471,7 +471,7 @@ TEST_CASE("B44 rollback of an emptied cache is refused; order of destruction is 
     const Snapshot later = memra::check(c3->snapshot());
     c3.reset();
   }
-  REQUIRE(calls->live_buffers == 0);
+  REQUIRE(left->live == 0);
 }
 
 TEST_CASE("snapshots taken at several positions survive each other's rollbacks as long as their rows do",

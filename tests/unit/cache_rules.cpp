@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
 #include <string>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
 #include <support/require_eq.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <type_traits>
 #include <utility>
@@ -20,31 +23,25 @@ using memra::Format;
 using memra::Layout;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::feed_by;
 using memra_test::hybrid_model;
 using memra_test::image;
 using memra_test::Image;
 using memra_test::join;
+using memra_test::make;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::recurrent_model;
 using memra_test::require_eq;
+using memra_test::says;
 using memra_test::spoil;
 using memra_test::straight;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
-using Cache = memra::Cache<FailingDev>;
-using Snapshot = memra::CacheSnapshot<FailingDev>;
-
-Cache make(Devices& d, const memra::ModelConfig& cfg, std::size_t max_ctx) {
-  return memra::check(Cache::create(d.dev[0], cfg, max_ctx));
-}
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
+using Cache = memra::Cache<TestDev>;
+using Snapshot = memra::CacheSnapshot<TestDev>;
 
 TEST_CASE("C1 pos, len and every stage's pos_d move together", "[cache]") {
   for (const auto& cfg : {hybrid_model(), attention_model(), recurrent_model()}) {
@@ -148,11 +145,10 @@ TEST_CASE("C2 without recurrent state a second begin gives the first one up", "[
 
 TEST_CASE("C3 create allocates what the plan says, to the byte", "[cache]") {
   for (const std::size_t gap : {0U, 64U, 4096U}) {
-    auto calls = std::make_shared<memra_test::Calls>();
-    FailingDev dev(calls, gap);
+    TestDev dev(gap);
     const Cache c = memra::check(Cache::create(dev, hybrid_model(), 33));
-    REQUIRE(calls->live_bytes == c.plan().totals.total_bytes);
-    REQUIRE(calls->allocs == 3);
+    REQUIRE(dev.inner().counters().live_bytes == c.plan().totals.total_bytes);
+    REQUIRE(dev.inner().counters().allocations() == 3);
   }
 }
 
@@ -224,9 +220,9 @@ TEST_CASE("C5 stale for ever, foreign, half-written and moved-from snapshots are
     // Half-written: the refresh failed.
     if (c.plan().totals.snapshot_bytes != 0) {
       REQUIRE(feed(c, part(t, 0, 9)).ok());
-      d.calls->arm(1);
+      d.arm(1);
       REQUIRE(c.snapshot_into(at5).kind() == ErrorKind::device_failure);
-      d.calls->arm(0);
+      d.arm(0);
       REQUIRE(!c.tainted());
       REQUIRE(!at5.valid());
       REQUIRE(says(c.rollback(at5, 0).status(), ErrorKind::bad_state, "half-written"));
@@ -252,9 +248,10 @@ TEST_CASE("C5 stale for ever, foreign, half-written and moved-from snapshots are
 
 TEST_CASE("C5 identity is no address: a snapshot outlives its cache and fits no later one", "[cache]") {
   const auto cfg = hybrid_model();
-  auto calls = std::make_shared<memra_test::Calls>();
+  std::shared_ptr<const memra::DevCounters> left;
   {
-    FailingDev dev(calls);
+    TestDev dev;
+    left = dev.inner().shared_counters();
     for (int i = 0; i < 50; ++i) {  // the heap is bound to hand an address out again
       auto first = std::make_unique<Cache>(memra::check(Cache::create(dev, cfg, 8)));
       const Snapshot s = memra::check(first->snapshot());
@@ -263,7 +260,7 @@ TEST_CASE("C5 identity is no address: a snapshot outlives its cache and fits no 
       REQUIRE(says(second.rollback(s, 0).status(), ErrorKind::bad_argument, "another cache"));
     }
   }
-  REQUIRE(calls->live_buffers == 0);
+  REQUIRE(left->live == 0);
 }
 
 TEST_CASE("C6 accept is bounded by what was committed since and not given up since", "[cache]") {
@@ -305,12 +302,11 @@ TEST_CASE("C6 without recurrent state nothing is replayed, and no row moves what
     REQUIRE(feed_by(c, part(t, 0, n), 100).ok());
     const Snapshot s = memra::check(c.snapshot());
     REQUIRE(feed(c, part(t, n, 8)).ok());
-    d.calls->copied_bytes = 0;
-    const long allocs = d.calls->allocs;
+    d.reset();
     const auto r = memra::check(c.rollback(s, 3));
     REQUIRE((r.pos == n + 3 && r.replay == 0));
-    moved[i] = d.calls->copied_bytes;
-    REQUIRE(d.calls->allocs == allocs);
+    moved[i] = d.copied_bytes();
+    REQUIRE(d.allocations() == 0);
     require_eq(image(c), straight(cfg, part(t, 0, n + 3)));
   }
   REQUIRE((moved[0] == 0 && moved[1] == 0));
@@ -359,9 +355,9 @@ TEST_CASE("C8 a failure after the first write taints: only rollback, reset and d
     Snapshot s = memra::check(c.snapshot());
     auto step = memra::check(c.begin_step(3));
     REQUIRE(memra_test::stand_in::forward(c, step, part(t, 4, 3)).ok());
-    d.calls->arm(2);  // the second stage's mirror
+    d.arm(2);  // the second stage's mirror
     REQUIRE(c.advance().kind() == ErrorKind::device_failure);
-    d.calls->arm(0);
+    d.arm(0);
     REQUIRE(c.tainted());
     REQUIRE((c.pos() == 4 && c.len() == 4));
     std::vector<float> logits(cfg.n_vocab);
@@ -420,13 +416,13 @@ TEST_CASE("C11 one copy per device takes a snapshot, and state is contiguous", "
     Snapshot s = memra::check(c.snapshot());
     std::size_t with_state = 0;
     for (const auto& dp : c.plan().devices) with_state += dp.state_bytes != 0 ? 1 : 0;
-    d.calls->copies = d.calls->allocs = d.calls->host_copies = d.calls->stores = 0;
+    d.reset();
     REQUIRE(c.snapshot_into(s).ok());
-    REQUIRE(d.calls->copies == static_cast<long>(with_state));
+    REQUIRE(d.copies() == with_state);
     REQUIRE(c.rollback(s, 0).ok());
-    REQUIRE(d.calls->copies == 2 * static_cast<long>(with_state));
-    REQUIRE(d.calls->stores == static_cast<long>(c.n_stages()));  // one int per stage
-    REQUIRE((d.calls->allocs == 0 && d.calls->host_copies == 0));
+    REQUIRE(d.copies() == 2 * with_state);
+    REQUIRE(d.stores() == c.n_stages());  // one int per stage
+    REQUIRE((d.allocations() == 0 && d.host_copies() == 0));
   }
 }
 

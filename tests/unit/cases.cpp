@@ -1,4 +1,6 @@
 // Cases that other engines failed on and that no other file has. See docs/cases.md for all of them.
+#include <sys/mman.h>
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -10,9 +12,11 @@
 #include <memra/counting_dev.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
 #include <memra/ordered_dev.hpp>
 #include <memra/plan.hpp>
 #include <memra/poison_dev.hpp>
+#include <memra/workspace.hpp>
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
@@ -203,23 +207,62 @@ TEST_CASE("B65 B66 B68 B69 B71 B72 a window bounds what is seen, and every row s
   }
 }
 
-TEST_CASE("B73 B74 a layer that borrows has no state, and its donor is read at the position before the step",
-          "[cases]") {
-  Dev dev;
-  memra::ModelConfig cfg = memra_test::attention_model();
-  const std::size_t alone = memra::check(memra::plan(cfg, 16, memra::Placement::single(2))).totals.total_bytes;
-  cfg.layers.push_back(memra::no_state());
-  cfg.layers.push_back(memra::no_state());
-  REQUIRE(memra::check(memra::plan(cfg, 16, memra::Placement::single(4))).totals.total_bytes == alone);
-  Cache c = made(dev, cfg, 16);
-  REQUIRE((!c.kv(3) && !c.recur(3)));
-  REQUIRE(feed(c, stream(4)).ok());
-  auto step = memra::check(c.begin_step(5));
-  REQUIRE(step.kv_write(3).status().kind() == memra::ErrorKind::bad_argument);
-  REQUIRE(step.kv_write(1).ok());
-  const auto own = memra::check(step.kv_read(1));
-  const auto borrowed = memra::check(step.kv_read(1));  // as often as there are borrowers
-  REQUIRE((own.k.data == borrowed.k.data && own.at.pos_d == borrowed.at.pos_d && borrowed.at.pos_bound == 4));
+/// Appends `t` rows whose V is their position and attends with a query of zeros: every row of the result is the mean of
+/// the positions it saw.
+std::vector<float> means_seen(Dev& dev, Cache& c, std::size_t il, memra::Step<Dev>& step,
+                              const memra::Workspace<Dev>& ws) {
+  const std::size_t t = step.rows();
+  const auto upload = [&](const std::vector<float>& x) {
+    auto b = memra::check(dev.alloc(x.size() * sizeof(float)));
+    memra::check(dev.upload(b.data(), reinterpret_cast<const std::byte*>(x.data()), b.size()));
+    return b;
+  };
+  const auto at = [](const Dev::Buffer& b) { return reinterpret_cast<float*>(b.data()); };
+  std::vector<float> positions(t * 32);
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<float>(step.pos() + i / 32);
+  const auto v = upload(positions);
+  const auto q = upload(std::vector<float>(t * 32, 0.0F));
+  const auto out = memra::check(dev.alloc(t * 32 * sizeof(float)));
+  const memra::ops_for<Dev> ops(dev);
+  memra::check(ops.append(memra::check(step.kv_write(il)), at(v), at(v)));
+  memra::check(ops.attend(memra::check(step.kv_read(il)), {at(q), at(out), 1, 1.0F}, ws.view()));
+  std::vector<float> all(t * 32);
+  memra::check(dev.download(reinterpret_cast<std::byte*>(all.data()), out.data(), out.size()));
+  std::vector<float> first;
+  for (std::size_t i = 0; i < t; ++i) first.push_back(all[i * 32]);
+  REQUIRE(c.pos() == step.pos());
+  return first;
+}
+
+TEST_CASE("B65 B66 B68 B71 attention through a window sees the last W positions, in steps of any size", "[cases]") {
+  constexpr std::size_t window = 8;
+  memra::AttentionSpec spec;
+  spec.n_kv_heads = 1;
+  spec.head_dim_k = spec.head_dim_v = 32;
+  spec.k_format = spec.v_format = memra::Format::f32;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(spec), memra::full_attention(spec)};
+  std::get<memra::AttentionSpec>(cfg.layers[0].states[0]).window = window;
+  for (std::size_t first = 1; first <= 3 * window; ++first) {
+    for (const std::size_t chunk : {1U, 3U, 4U, 9U}) {
+      Dev dev;
+      Cache c = made(dev, cfg, 64);
+      const auto ws = memra::check(memra::Workspace<Dev>::create(dev, c.plan().workspace_bytes(24)));
+      for (std::size_t n = first; c.pos() + n <= 48; n = chunk) {
+        auto step = memra::check(c.begin_step(n));
+        const auto sliding = means_seen(dev, c, 0, step, ws);
+        const auto full = means_seen(dev, c, 1, step, ws);
+        for (std::size_t i = 0; i < n; ++i) {
+          CAPTURE(first, chunk, step.pos(), i);
+          const std::size_t p = step.pos() + i;
+          const std::size_t oldest = p < window ? 0 : p - window + 1;
+          REQUIRE(sliding[i] == static_cast<float>(oldest + p) / 2.0F);
+          REQUIRE(full[i] == static_cast<float>(p) / 2.0F);
+        }
+        memra::check(c.advance());
+      }
+    }
+  }
 }
 
 TEST_CASE("B76 K and V are planes of their own, also where the projections are one", "[cases]") {
@@ -234,7 +277,7 @@ TEST_CASE("B76 K and V are planes of their own, also where the projections are o
   }
 }
 
-TEST_CASE("B77 B96 every layer has its own heads and widths, and a window saves no byte", "[cases]") {
+TEST_CASE("B77 B96 every layer has its own heads and widths; a window alone saves no byte", "[cases]") {
   memra::ModelConfig cfg;
   memra::AttentionSpec sliding;  // 50 of 16 heads of 256, 10 of 4 heads of 512, in 16 bits
   sliding.n_kv_heads = 16;
@@ -287,6 +330,35 @@ TEST_CASE("B80 B83 every format: rolled back, continued, and fed in any step siz
   }
 }
 
+TEST_CASE("B83 append writes the same bytes whether the rows come alone or together", "[cases]") {
+  Dev dev;
+  const memra::ops_for<Dev> ops(dev);
+  const std::size_t n = 12;
+  auto x = memra::check(dev.alloc(n * 64 * sizeof(float)));
+  std::vector<float> values(n * 64);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = memra_test::stand_in::value(9, 9, 9, i, 9, 9);
+  memra::check(dev.upload(x.data(), reinterpret_cast<const std::byte*>(values.data()), x.size()));
+  for (const memra::Format f : memra::all_formats) {
+    for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
+      memra::ModelConfig cfg;
+      cfg.layers = {memra::full_attention(memra_test::attention_spec(f, f, layout))};
+      const auto fed = [&](std::size_t chunk) {
+        Cache c = made(dev, cfg, n);
+        for (std::size_t at = 0; at < n; at += chunk) {
+          auto step = memra::check(c.begin_step(std::min(chunk, n - at)));
+          const auto* rows = reinterpret_cast<const float*>(x.data()) + at * 64;
+          memra::check(ops.append(memra::check(step.kv_write(0)), rows, rows));
+          memra::check(c.advance());
+        }
+        return image(c);
+      };
+      const auto alone = fed(1);
+      for (const std::size_t chunk : {2U, 5U, 12U}) REQUIRE(fed(chunk) == alone);
+      REQUIRE(alone.parts[0].size() == n * memra::row_bytes(f, 64));
+    }
+  }
+}
+
 TEST_CASE("B82 a layer of keys only is refused when it is planned", "[cases]") {
   for (const memra::Format f : memra::all_formats) {
     auto spec = memra_test::attention_spec(f, f);
@@ -319,7 +391,8 @@ TEST_CASE("B87 B89 B90 fp8 is one encoding everywhere: OCP e4m3fn, saturating, N
                                                 {inf, 0x7e},
                                                 {-inf, 0xfe},
                                                 {1000.0F, 0x7e},
-                                                {nan, 0x7f}};
+                                                {nan, 0x7f},
+                                                {std::copysign(nan, -1.0F), 0xff}};
   for (const auto& [x, code] : encoded) {
     std::byte b{};
     memra::encode(memra::Format::fp8_e4m3, &x, &b, 1);
@@ -354,6 +427,72 @@ TEST_CASE("B102 every operation on a layer runs on the device of its stage", "[c
       REQUIRE(dev[i].counters().copied_bytes() == own);
       REQUIRE(dev[i].counters().allocations() == (what == 0 && own != 0 ? 1U : 0U));
       REQUIRE(dev[i].counters().host_copies() == 0);
+    }
+  }
+}
+
+/// Addresses for more memory than there is: only pages that are touched count.
+struct Sparse {
+  static void* allocate(memra::HostStream, std::size_t bytes, std::size_t) noexcept {
+    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? nullptr : p;
+  }
+  static void deallocate(memra::HostStream, void* p, std::size_t bytes, std::size_t) noexcept { ::munmap(p, bytes); }
+};
+
+TEST_CASE("B105 rows beyond 2^31 and 2^32 bytes are written and read where they belong", "[cases]") {
+  Sparse sparse;
+  memra::HostDev dev = memra::HostDev::adopt(sparse);
+  const memra::ops_for<memra::HostDev> ops(dev);
+  constexpr std::size_t rows = std::size_t{1} << 23;
+  for (const auto& [format, layout] :
+       {std::pair{memra::Format::f32, memra::Layout::blocks}, std::pair{memra::Format::q8_0, memra::Layout::split}}) {
+    memra::ModelConfig cfg;
+    auto spec = memra_test::attention_spec(format, format, layout);
+    spec.n_kv_heads = 4;
+    spec.head_dim_k = spec.head_dim_v = 128;
+    spec.window = 2;
+    cfg.layers = {memra::full_attention(spec)};
+    auto made = memra::Cache<memra::HostDev>::create(dev, cfg, rows);
+    REQUIRE(made.ok());
+    const std::size_t row_bytes = memra::row_bytes(format, 512);
+    REQUIRE(rows * row_bytes > std::size_t{1} << 32);
+    memra::DflashCfg draft_cfg;
+    draft_cfg.n_layer = draft_cfg.n_kv = draft_cfg.block_size = 1;
+    draft_cfg.head_dim = 128;
+    auto draft = memra::check(memra::DflashKv<memra::HostDev>::create(dev, draft_cfg, rows));
+    auto step = memra::check(made->begin_step(1));
+    auto w = memra::check(step.kv_write(0));
+    auto r = memra::check(step.kv_read(0));
+    const auto rows_of = memra::check(draft.begin_rows(1));
+    auto d = rows_of.view(0);
+    auto ws = memra::check(memra::Workspace<memra::HostDev>::create(dev, made->plan().workspace_bytes(1)));
+    const std::size_t at_31 = (std::size_t{1} << 31) / row_bytes;
+    const std::size_t at_32 = (std::size_t{1} << 32) / row_bytes;
+    const std::size_t places[] = {0, 1, at_31, at_31 + 1, at_32, at_32 + 1, rows - 1};
+    const auto value = [](std::size_t row) { return static_cast<float>(row % 1021) + 1.0F; };
+    for (const std::size_t row : places) {
+      const auto pos = static_cast<std::int32_t>(row);
+      w.at.pos_d = d.len_d = &pos;
+      const std::vector<float> x(512, value(row));
+      memra::check(ops.append(w, x.data(), x.data()));
+      memra::check(ops.draft_write(d, x.data(), x.data()));
+    }
+    for (const std::size_t row : places) {
+      CAPTURE(row, memra::to_string(format));
+      std::vector<float> x(512);
+      memra::check(ops.read_rows(made->kv(0)->v, row, 1, x.data()));
+      REQUIRE(std::fabs(x[511] - value(row)) < 0.01F * value(row));
+      REQUIRE(draft.k(0)[row * 128 + 127] == value(row));
+      const auto pos = static_cast<std::int32_t>(row);
+      r.at.pos_d = &pos;
+      const std::vector<float> q(4 * 128, 0.0F);
+      std::vector<float> out(4 * 128);
+      memra::check(ops.attend(r, {q.data(), out.data(), 4, 1.0F}, ws.view()));
+      const bool alone = row == 0;  // else it sees the row before it, too: its own or one never written, which is zero
+      const bool pair = row == 1 || row == at_31 + 1 || row == at_32 + 1;
+      const float mean = alone ? value(row) : (value(row) + (pair ? value(row - 1) : 0.0F)) / 2.0F;
+      REQUIRE(std::fabs(out[0] - mean) < 0.01F * mean);
     }
   }
 }

@@ -1,6 +1,7 @@
 // Steps whose positions move on the device, on a device without capture: each is run where a graph would replay it.
 #include <memra/host_ops.hpp>
 #include <memra/portable_ops.hpp>
+#include <string>
 #include <support/catch.hpp>
 #include <support/kernel_model.hpp>
 #include <support/stand_in.hpp>
@@ -65,7 +66,10 @@ TEST_CASE("a device step past max_ctx changes nothing and is reported") {
   REQUIRE(m.cache.catch_up().kind() == ErrorKind::bad_state);
   REQUIRE(m.cache.tainted());
   REQUIRE(m.cache.pos() == 16);
-  REQUIRE(m.cache.begin_device_step(1).status().kind() == ErrorKind::bad_state);
+  const memra::Status refused = m.cache.begin_device_step(1).status();
+  REQUIRE(refused.kind() == ErrorKind::bad_state);
+  REQUIRE(std::string(refused.text()).find("tainted by a step on the device that would have passed max_ctx") !=
+          std::string::npos);
   Image after = image(m.cache);
   after.mirrors_agree = before.mirrors_agree;  // pos_d holds the mark
   REQUIRE((after == before));

@@ -10,8 +10,9 @@
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
-#include <support/failing_dev.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
+#include <support/test_dev.hpp>
 #include <utility>
 #include <vector>
 
@@ -19,13 +20,14 @@ namespace {
 
 using memra::DflashCfg;
 using memra::ErrorKind;
-using memra_test::Calls;
-using memra_test::FailingDev;
 using memra_test::part;
+using memra_test::says;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
-using Kv = memra::DflashKv<FailingDev>;
-using Tail = memra::DflashKvTail<FailingDev>;
+using memra_test::torn;
+using Kv = memra::DflashKv<TestDev>;
+using Tail = memra::DflashKvTail<TestDev>;
 
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
 
@@ -40,11 +42,6 @@ DflashCfg config(std::size_t window = 8, std::size_t block = 4, std::vector<bool
   return c;
 }
 
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  INFO(s.text());
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
-
 using memra_test::stand_in::kind_k;
 using memra_test::stand_in::kind_v;
 
@@ -54,7 +51,7 @@ std::vector<float> want_row(const Kv& kv, bool k, std::size_t layer, memra_test:
 }
 
 /// Writes `tokens` into the rows a view stands for, where the device says they go.
-memra::Status write(FailingDev& dev, const Kv& kv, const Kv::Rows& rows, const Tokens& tokens) {
+memra::Status write(TestDev& dev, const Kv& kv, const Kv::Rows& rows, const Tokens& tokens) {
   for (std::size_t l = 0; l < kv.n_layer(); ++l) {
     const memra::DraftView d = rows.view(l);
     std::int32_t len = -1;
@@ -73,7 +70,7 @@ memra::Status write(FailingDev& dev, const Kv& kv, const Kv::Rows& rows, const T
   return {};
 }
 
-memra::Status commit(FailingDev& dev, Kv& kv, const Tokens& tokens) {
+memra::Status commit(TestDev& dev, Kv& kv, const Tokens& tokens) {
   auto rows = kv.begin_rows(tokens.size());
   if (!rows) return rows.status();
   if (auto s = write(dev, kv, *rows, tokens); !s) return s;
@@ -81,7 +78,7 @@ memra::Status commit(FailingDev& dev, Kv& kv, const Tokens& tokens) {
 }
 
 /// Writes a block of guesses and leaves it.
-memra::Status draft(FailingDev& dev, Kv& kv, const Tokens& tokens) {
+memra::Status draft(TestDev& dev, Kv& kv, const Tokens& tokens) {
   auto rows = kv.begin_block(tokens.size());
   if (!rows) return rows.status();
   return write(dev, kv, *rows, tokens);
@@ -120,7 +117,7 @@ std::int32_t len_d(const Kv& kv) {
 }
 
 struct Primed {
-  FailingDev dev;
+  TestDev dev;
   Kv kv;
   Tokens t = stream(64);
   Primed(const DflashCfg& cfg, std::size_t n, std::size_t cap = 64) : kv(memra::check(Kv::create(dev, cfg, cap))) {
@@ -140,7 +137,7 @@ TEST_CASE("D1 f32 rows [cap + block][n_kv * head_dim] per layer, bytes by hand",
 
   Primed d(config(), 5);
   REQUIRE((d.kv.row_bytes() == 24 && d.kv.n_layer() == 2 && d.kv.cap() == 64 && d.kv.cfg_window_rows() == 12));
-  REQUIRE(d.dev.calls().live_bytes == d.kv.plan().total_bytes);
+  REQUIRE(d.dev.inner().counters().live_bytes == d.kv.plan().total_bytes);
   REQUIRE(holds(d.kv, d.t, 0, 5));
   memra_test::spoil(d.dev, d.kv.v(1) + 4 * 6);  // red arm: one byte of the last row
   REQUIRE(!holds(d.kv, d.t, 0, 5));
@@ -205,7 +202,7 @@ TEST_CASE("D2 rows that are over give no view", "[draft]") {
   REQUIRE(d.kv.commit().ok());
   REQUIRE(rows.view(0).k == nullptr);
   const std::vector<float> x(2 * 6);
-  const memra::ops_for<FailingDev> ops(d.dev);
+  const memra::ops_for<TestDev> ops(d.dev);
   const memra::Status over = ops.draft_write(rows.view(0), x.data(), x.data());
   REQUIRE(over.kind() == ErrorKind::bad_argument);  // not a silent no-op
   REQUIRE(std::string(over.text()).find("Rows that are over") != std::string::npos);
@@ -295,9 +292,9 @@ TEST_CASE("D4 nothing above the floor, not resident, tainted, moved-from: nullop
   Kv moved = std::move(cold);
   REQUIRE(!cold.export_tail(21));  // NOLINT(bugprone-use-after-move)
   REQUIRE(moved.begin_rows(1).ok());
-  d.dev.calls().arm(1);
+  d.dev.arm(torn(1));
   REQUIRE(moved.commit().kind() == ErrorKind::device_failure);
-  d.dev.calls().arm(0);
+  d.dev.disarm();
   REQUIRE((moved.tainted() && !moved.export_tail(21)));
 }
 
@@ -307,7 +304,7 @@ TEST_CASE("D5 from_tail refuses one by one, says why, and leaves nothing behind"
     auto tail = d.kv.export_tail(30);  // rows [18, 30), floor 0
     REQUIRE(tail);
     change(*tail);
-    const long held = d.dev.calls().live_buffers;
+    const std::size_t held = d.dev.inner().counters().live;
     memra::Status why;
     const auto kv = Kv::from_tail(d.dev, cfg, cap, *tail, &why);
     REQUIRE(!kv);
@@ -315,7 +312,7 @@ TEST_CASE("D5 from_tail refuses one by one, says why, and leaves nothing behind"
     INFO(why.text());
     REQUIRE(std::string(why.text()).find(words) != std::string::npos);
     REQUIRE(!Kv::from_tail(d.dev, cfg, cap, *tail));
-    REQUIRE(d.dev.calls().live_buffers == held);
+    REQUIRE(d.dev.inner().counters().live == held);
   };
   const auto same = [](Tail&) {};
   const DflashCfg cfg = config(8, 4);
@@ -371,7 +368,7 @@ TEST_CASE("D5 from_tail refuses one by one, says why, and leaves nothing behind"
   refused(
       cfg, 40, [&](Tail& t) { t.layers[0].k = memra::check(d.dev.alloc(12 * 24 + 1)); }, "289");
   refused(
-      cfg, 40, [&](Tail& t) { t.layers[0].k = FailingDev::Buffer(); }, "0 and 288");
+      cfg, 40, [&](Tail& t) { t.layers[0].k = TestDev::Buffer(); }, "0 and 288");
   // Shorter than the window is fine if it reaches down to the floor; longer is fine, too.
   auto tail = d.kv.export_tail(30);
   tail->floor = 18;
@@ -387,7 +384,7 @@ TEST_CASE("D5 B61 in poisoned memory rows below base are zero and rows above are
     const DflashCfg cfg = config(8, 4, sliding);
     Primed d(cfg, 40);
     const auto tail = d.kv.export_tail(33);
-    FailingDev elsewhere;  // another device object: staged through the host
+    TestDev elsewhere;  // another device object
     auto kv = Kv::from_tail(elsewhere, cfg, 50, *tail);
     REQUIRE(kv);
     REQUIRE(zero_below(*kv, 21));
@@ -409,7 +406,7 @@ TEST_CASE("D6 both arms agree bit for bit after a restore in poisoned memory, an
     const auto tail = d.kv.export_tail(33);
     auto kv = Kv::from_tail(d.dev, cfg, 50, *tail);
     REQUIRE(draft(d.dev, *kv, stream(4, 3)).ok());
-    const memra::ops_for<FailingDev> ops(d.dev);
+    const memra::ops_for<TestDev> ops(d.dev);
     const auto rows = memra::check(kv->begin_block(4));
     std::vector<std::byte> scratch(kv->workspace_bytes(2));
     std::vector<float> q(4 * 2 * 3);
@@ -453,12 +450,13 @@ TEST_CASE("B47 B63 a hundred rounds: a row for every committed token, none from 
   const DflashCfg cfg = config(8, 4);
   const Tokens t = stream(300);
   for (const bool all_accepted : {false, true}) {
-    FailingDev dev;
+    TestDev dev;
     Kv kv = memra::check(Kv::create(dev, cfg, 300));
     Kv one_by_one = memra::check(Kv::create(dev, cfg, 300));
     REQUIRE(commit(dev, kv, part(t, 0, 5)).ok());
     for (std::size_t round = 0; round < (all_accepted ? 50U : 100U); ++round) {
       REQUIRE(draft(dev, kv, stream(4, 100U + static_cast<unsigned>(round))).ok());
+      REQUIRE(kv.commit().kind() == ErrorKind::bad_state);  // a block is nothing to be committed
       const std::size_t accepted = all_accepted ? 4 : round % 5;
       const std::size_t at = kv.len();
       if (accepted != 0) REQUIRE(commit(dev, kv, part(t, at, accepted)).ok());
@@ -481,7 +479,7 @@ TEST_CASE("B49 a shared prefix of L tokens proves L draft rows", "[draft]") {
   const Tokens a = stream(40);
   Tokens b = a;
   for (std::size_t i = 25; i < b.size(); ++i) b[i] ^= 0x55U;
-  FailingDev dev;
+  TestDev dev;
   Kv x = memra::check(Kv::create(dev, config(8, 4), 64));
   REQUIRE(commit(dev, x, a).ok());
   const auto tail = x.export_tail(25);
@@ -544,56 +542,56 @@ TEST_CASE("truncate gives rows up, refuses what would look at rows that are not 
 TEST_CASE("the n-th call fails: draft caches are whole or absent, taints are repaired by truncate",
           "[draft][failure]") {
   const DflashCfg cfg = config(8, 4);
-  long n = 1;
+  std::size_t n = 1;
   for (;; ++n) {
-    FailingDev dev;
-    dev.calls().arm(n);
+    TestDev dev;
+    dev.arm(torn(n));
     auto kv = Kv::create_cold_at(dev, cfg, 30, 12);
-    if (!dev.calls().fired) break;
+    if (dev.fired() == 0) break;
     REQUIRE(!kv);
-    REQUIRE(dev.calls().live_buffers == 0);
+    REQUIRE(dev.inner().counters().live == 0);
   }
   REQUIRE(n > 4);
 
   Primed d(cfg, 20);
   std::optional<Tail> tail;
   for (n = 1;; ++n) {
-    const long held = d.dev.calls().live_buffers;
-    d.dev.calls().arm(n);
+    const std::size_t held = d.dev.inner().counters().live;
+    d.dev.arm(torn(n));
     auto made = d.kv.export_tail(20);
-    const bool fired = d.dev.calls().fired;
-    d.dev.calls().arm(0);
+    const bool fired = d.dev.fired() != 0;
+    d.dev.disarm();
     if (!fired) {
       tail = std::move(made);
       break;
     }
     REQUIRE(!made);
-    REQUIRE(d.dev.calls().live_buffers == held);
+    REQUIRE(d.dev.inner().counters().live == held);
     REQUIRE((!d.kv.tainted() && holds(d.kv, d.t, 0, 20)));
   }
   REQUIRE((n == 9 && tail));
   for (n = 1;; ++n) {
-    const long held = d.dev.calls().live_buffers;
-    d.dev.calls().arm(n);
+    const std::size_t held = d.dev.inner().counters().live;
+    d.dev.arm(torn(n));
     memra::Status why;
     auto kv = Kv::from_tail(d.dev, cfg, 64, *tail, &why);
-    const bool fired = d.dev.calls().fired;
-    d.dev.calls().arm(0);
+    const bool fired = d.dev.fired() != 0;
+    d.dev.disarm();
     if (!fired) {
       REQUIRE((kv && holds(*kv, d.t, 8, 20)));
       break;
     }
     REQUIRE((!kv && !why.ok()));
-    REQUIRE(d.dev.calls().live_buffers == held);
+    REQUIRE(d.dev.inner().counters().live == held);
   }
   REQUIRE(n > 8);
 
   auto rows = memra::check(d.kv.begin_rows(2));
   REQUIRE(write(d.dev, d.kv, rows, part(d.t, 20, 2)).ok());
   for (const bool in_truncate : {false, true}) {
-    d.dev.calls().arm(1);
+    d.dev.arm(torn(1));
     const memra::Status s = in_truncate ? d.kv.truncate(19) : d.kv.commit();
-    d.dev.calls().arm(0);
+    d.dev.disarm();
     REQUIRE(s.kind() == ErrorKind::device_failure);
     REQUIRE((d.kv.tainted() && d.kv.len() == 20));
     REQUIRE(says(d.kv.begin_rows(1).status(), ErrorKind::bad_state, "tainted"));
@@ -608,7 +606,7 @@ TEST_CASE("the n-th call fails: draft caches are whole or absent, taints are rep
 }
 
 TEST_CASE("a moved-from draft cache refuses; addresses stay over moves; tails outlive their cache", "[draft]") {
-  FailingDev dev;
+  TestDev dev;
   std::optional<Tail> tail;
   const Tokens t = stream(30);
   {

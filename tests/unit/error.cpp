@@ -44,9 +44,9 @@ TEST_CASE("Status: a long sentence is cut, never overrun, and percent signs of a
 
 TEST_CASE("every kind has a name of its own", "[error]") {
   std::string names;
-  for (const ErrorKind k :
-       {ErrorKind::ok, ErrorKind::out_of_memory, ErrorKind::bad_argument, ErrorKind::bad_state,
-        ErrorKind::device_failure, ErrorKind::device_lost, ErrorKind::unsupported, ErrorKind::corrupt}) {
+  for (const ErrorKind k : {ErrorKind::ok, ErrorKind::out_of_memory, ErrorKind::bad_argument, ErrorKind::bad_state,
+                            ErrorKind::device_failure, ErrorKind::device_lost, ErrorKind::unsupported,
+                            ErrorKind::corrupt, ErrorKind::link_failure}) {
     const std::string name = memra::to_string(k);
     REQUIRE(name != "unknown");
     REQUIRE(names.find("<" + name + ">") == std::string::npos);

@@ -200,4 +200,39 @@ TEST_CASE("C13 a moved-from HostDev gives no memory", "[host_dev]") {
   REQUIRE(dev.alloc(4).ok());
 }
 
+// Faults that a build with sanitizers must die of: run one by one and seen to fail (see tests/CMakeLists.txt).
+
+TEST_CASE("a read behind an allocation of a device", "[.][planted][overrun]") {
+  memra::HostDev dev;
+  const auto b = memra::check(dev.alloc(256));
+  const volatile std::byte* p = b.data();
+  REQUIRE(p[b.size()] == p[b.size()]);
+}
+
+TEST_CASE("a read of a buffer that is gone", "[.][planted][stale]") {
+  memra::HostDev dev;
+  const volatile std::byte* p = memra::check(dev.alloc(256)).data();
+  REQUIRE(p[0] == p[0]);
+}
+
+TEST_CASE("a leak", "[.][planted][leak]") {
+  memra::HostDev dev;
+  auto* lost = new memra::HostDev::Buffer(memra::check(dev.alloc(256)));
+  REQUIRE(lost->size() == 256);
+  lost = nullptr;
+  REQUIRE(lost == nullptr);
+}
+
+TEST_CASE("a sum that overflows", "[.][planted][sum]") {
+  volatile int most = std::numeric_limits<int>::max();
+  most = most + 1;
+  REQUIRE(most != 0);
+}
+
+TEST_CASE("a number that an int cannot hold", "[.][planted][cast]") {
+  const volatile float x = 3e10F;
+  const volatile int n = static_cast<int>(x);
+  REQUIRE(n == n);
+}
+
 }  // namespace

@@ -15,15 +15,15 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::hybrid_model;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
-using Cache = memra::Cache<FailingDev>;
-using Snapshot = memra::CacheSnapshot<FailingDev>;
+using Cache = memra::Cache<TestDev>;
+using Snapshot = memra::CacheSnapshot<TestDev>;
 
 TEST_CASE("C9 parked logits are there at their position and absent at any other", "[parked]") {
   const Tokens t = stream(30);
@@ -90,18 +90,18 @@ TEST_CASE("C9 parking that fails leaves no logits, and a refusal leaves the old 
   Cache c = memra::check(d.create(placements(cfg.layers.size())[0], cfg, 40));
   const std::vector<float> a(cfg.n_vocab, 1.5F);
   REQUIRE(feed(c, stream(3)).ok());
-  d.calls->arm(1);  // the allocation
+  d.arm(1);  // the allocation
   REQUIRE(c.park_logits(a.data()).kind() == ErrorKind::out_of_memory);
-  d.calls->arm(0);
+  d.arm(0);
   REQUIRE((!c.last_logits_dev() && !c.tainted()));
   REQUIRE(c.park_logits(a.data()).ok());
   const auto parked = *c.last_logits_dev();
   REQUIRE(c.park_logits(parked.data).kind() == ErrorKind::bad_argument);
   REQUIRE(c.park_logits(parked.data + 1).kind() == ErrorKind::bad_argument);
   REQUIRE(c.last_logits_dev());
-  d.calls->arm(1);  // the copy: half of it lands
+  d.arm(1);  // the copy: half of it lands
   REQUIRE(c.park_logits(a.data()).kind() == ErrorKind::device_failure);
-  d.calls->arm(0);
+  d.arm(0);
   REQUIRE(!c.last_logits_dev());
   REQUIRE(c.park_logits(a.data()).ok());
   REQUIRE(c.last_logits_dev());

@@ -11,8 +11,10 @@
 #include <memra/workspace.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <support/catch.hpp>
 #include <support/placements.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -32,14 +34,10 @@ using memra_test::attention_spec;
 using memra_test::hybrid_model;
 using memra_test::placements;
 using memra_test::recurrent_model;
+using memra_test::says;
 using memra_test::stream;
 
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
-
-bool says(const memra::Status& s, ErrorKind kind, const char* words) {
-  INFO(s.text());
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
 
 /// Counts what a HostDev asks of an engine.
 struct CountingAllocator {
@@ -82,6 +80,20 @@ ModelConfig qwen(std::size_t layers, std::size_t mtp) {
   }
   for (std::size_t i = 0; i < mtp; ++i) cfg.layers.push_back(memra::full_attention(a));
   return cfg;
+}
+
+TEST_CASE("kinds of planes and slabs have names, each its own") {
+  std::set<std::string_view> names;
+  for (int i = 0; i <= static_cast<int>(PlaneKind::round_decay); ++i) {
+    names.insert(to_string(static_cast<PlaneKind>(i)));
+  }
+  REQUIRE(names.size() == static_cast<std::size_t>(PlaneKind::round_decay) + 1);
+  REQUIRE(names.count("unknown") == 0);
+  REQUIRE(to_string(PlaneKind::ssm_alt) == "ssm_alt");
+  REQUIRE(to_string(SlabKind::rows) == "rows");
+  REQUIRE(to_string(SlabKind::state) == "state");
+  REQUIRE(to_string(SlabKind::extra) == "extra");
+  REQUIRE(to_string(static_cast<PlaneKind>(99)) == "unknown");
 }
 
 TEST_CASE("C3 a 64-layer hybrid of 16 full layers: bytes by hand", "[plan]") {

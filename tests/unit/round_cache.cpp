@@ -17,7 +17,6 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::image;
 using memra_test::join;
 using memra_test::OpModel;
@@ -25,6 +24,7 @@ using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::round_recurrent;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
 
@@ -232,7 +232,7 @@ TEST_CASE("taps and parked logits across rounds", "[round]") {
     Devices d;
     Cache c = make(d, m, 8);
     REQUIRE(m.feed(c, part(t, 0, 6)).ok());
-    auto sink = memra::check(memra::DflashTapSink<FailingDev>::create(d.dev[0], {5, 0}, OpModel::width, 12));
+    auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5, 0}, OpModel::width, 12));
     REQUIRE(c.arm_taps(std::move(sink)).ok());
     const std::vector<float> logits(16, 1.0F);
     REQUIRE(c.park_logits(logits.data()).ok());
@@ -268,18 +268,16 @@ TEST_CASE("the host moves nothing and allocates nothing in a round", "[round]") 
     Devices d;
     Cache c = make(d, m, 8, 3);
     REQUIRE(m.feed(c, part(t, 0, 6)).ok());
-    d.calls->allocs = 0;
-    d.calls->host_copies = 0;
-    d.calls->copied_bytes = 0;
+    d.reset();
     const std::size_t state = c.plan().totals.snapshot_bytes;
     for (std::size_t i = 0; i < 8; ++i) {
       const Tokens block = part(t, c.pos(), 6);
       Round r = verify(c, m, block, by);
       commit(c, m, r, i % 5, block);
     }
-    REQUIRE(d.calls->allocs == 0);
-    REQUIRE(d.calls->host_copies == 0);
-    REQUIRE(d.calls->copied_bytes == (by == Strategy::replay ? 16 * state : 0));
+    REQUIRE(d.allocations() == 0);
+    REQUIRE(d.host_copies() == 0);
+    REQUIRE(d.copied_bytes() == (by == Strategy::replay ? 16 * state : 0));
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
+#include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -15,13 +16,13 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::join;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::round_recurrent;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
 
@@ -48,7 +49,7 @@ TEST_CASE("rounds follow each other without the host; it catches up when asked",
           Devices d;
           Cache c = make(d, m, 8, place);
           REQUIRE(m.feed(c, part(t, 0, 6)).ok());
-          d.calls->host_copies = 0;
+          d.reset();
           std::size_t at = 6;
           for (const std::size_t accept : {3U, 0U, 5U, 1U, 4U}) {
             const Accepts a(c.n_stages(), accept);
@@ -61,7 +62,7 @@ TEST_CASE("rounds follow each other without the host; it catches up when asked",
             REQUIRE(c.pos() == 6);
             REQUIRE(c.pos_bound() >= at);
           }
-          REQUIRE(d.calls->host_copies == 0);
+          REQUIRE(d.host_copies() == 0);
           REQUIRE(c.pos_bound() == 6 + 5 * 5);
           REQUIRE_FALSE(c.last_logits_dev());
           REQUIRE(c.catch_up().ok());
@@ -124,7 +125,7 @@ TEST_CASE("what needs the host's word catches up by itself", "[round]") {
           break;
         }
         case 6: {
-          auto sink = memra::check(memra::DflashTapSink<FailingDev>::create(d.dev[0], {5}, OpModel::width, 12));
+          auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5}, OpModel::width, 12));
           REQUIRE(c.arm_taps(std::move(sink)).ok());
           REQUIRE(c.dflash_taps()->origin() == 9);
           Round tapped = verify(c, m, part(t, 9, 4), by);
@@ -169,7 +170,9 @@ TEST_CASE("an accept out of range is clamped, reported, and repaired by a rollba
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
       REQUIRE(c.pos() == (wrong < 0 ? 6 : 11));
-      REQUIRE(c.begin_round(1, by).status().kind() == ErrorKind::bad_state);
+      const memra::Status refused = c.begin_round(1, by).status();
+      REQUIRE(refused.kind() == ErrorKind::bad_state);
+      REQUIRE(std::string(refused.text()).find("tainted by an accept length") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);
@@ -203,6 +206,7 @@ TEST_CASE("a stage that missed a round, or applied another accept, is detected a
       const auto said = c.catch_up();
       REQUIRE(said.kind() == ErrorKind::bad_state);
       REQUIRE(c.tainted());
+      REQUIRE(std::string(c.begin_step(1).status().text()).find("tainted by stages") != std::string::npos);
       REQUIRE(c.rollback(snap, 0).ok());
       require_straight(c, m, part(t, 0, 6));
       r = verify(c, m, part(t, 6, 5), by);
@@ -234,6 +238,73 @@ TEST_CASE("accept pointers that cannot be are refused and leave the round open",
   REQUIRE(r.commit_d(a.at).kind() == ErrorKind::bad_argument);
   commit(c, m, r, 2, part(t, 8, 5));
   require_straight(c, m, part(t, 0, 10));
+}
+
+TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[round]") {
+  const OpModel m(round_hybrid());
+  const Tokens t = stream(80);
+  for (const Strategy by : by_kernel) {
+    for (const std::size_t place : {0U, 2U}) {
+      CAPTURE(to_string(by), place);
+      Devices d;
+      Cache c = make(d, m, 8, place);
+      REQUIRE(m.feed(c, part(t, 0, 5)).ok());
+      const auto snap = memra::check(c.snapshot());
+      std::vector<float> out;
+      d.reset();
+      std::size_t at = 5;
+      const auto run = [&](std::size_t accept) {
+        const Accepts a(c.n_stages(), accept);
+        Round r = memra::check(c.begin_device_round(8, by));
+        REQUIRE(memra::check(r.kv_write(1)).at.pos_bound == ctx);
+        REQUIRE(r.abandon().ok());
+        r = memra::check(c.begin_device_round(8, by));
+        REQUIRE(m.forward(c, r.step(), join(part(t, at, accept), stream(8 - accept, 9)), out).ok());
+        REQUIRE(r.commit_d(a.at).ok());
+      };
+      for (const std::size_t accept : {3U, 0U, 8U, 8U, 8U, 8U, 8U, 8U}) {  // the host's bound runs far ahead
+        run(accept);
+        at += accept;
+      }
+      REQUIRE(d.host_copies() == 0);
+      REQUIRE(c.catch_up().ok());
+      REQUIRE(c.pos() == at);
+      require_straight(c, m, part(t, 0, at));
+      // 8 rows at 56 are the last that fit; those after them end the stream, whatever was accepted of them.
+      run(0);
+      REQUIRE(c.catch_up().ok());
+      run(1);
+      REQUIRE(c.catch_up().ok());
+      at += 1;
+      const auto end = memra::check(c.snapshot());
+      run(1);
+      run(0);
+      const auto said = c.catch_up();
+      REQUIRE(said.kind() == ErrorKind::bad_state);
+      REQUIRE((c.tainted() && c.pos() == at));
+      REQUIRE(c.rollback(end, 0).ok());
+      require_straight(c, m, part(t, 0, at));
+      REQUIRE(memra::check(c.rollback(snap, 2)).replay == 2);
+      REQUIRE(c.begin_device_round(4, by).status().kind() == ErrorKind::bad_state);  // a replay is owed
+    }
+  }
+}
+
+TEST_CASE("rounds at device positions that cannot be", "[round]") {
+  const OpModel m(round_hybrid());
+  Devices d;
+  Cache c = make(d, m, 8);
+  REQUIRE(c.begin_device_round(4, Strategy::replay).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(c.begin_device_round(9, Strategy::planes).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(c.begin_device_round(0, Strategy::planes).status().kind() == ErrorKind::bad_argument);
+  auto open = memra::check(c.begin_device_round(4, Strategy::automatic));
+  REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
+  REQUIRE(open.abandon().ok());
+  auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5}, OpModel::width, 12));
+  REQUIRE(c.arm_taps(std::move(sink)).ok());
+  REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
+  Cache gone = std::move(c);
+  REQUIRE(c.begin_device_round(4).status().kind() == ErrorKind::bad_state);  // NOLINT(bugprone-use-after-move)
 }
 
 }  // namespace

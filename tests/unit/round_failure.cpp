@@ -44,7 +44,7 @@ TEST_CASE("C8 a round whose n-th device call fails leaves the state before it, o
     for (const std::size_t place : {0U, 2U, 3U}) {
       if (cfg.layers.size() < 4 && place == 3) continue;
       for (const Strategy by : strategies) {
-        for (long n = 1;; ++n) {
+        for (std::size_t n = 1;; ++n) {
           CAPTURE(cfg.layers.size(), place, to_string(by), n);
           Devices d;
           Cache c = make(d, m, 8, place);
@@ -52,10 +52,10 @@ TEST_CASE("C8 a round whose n-th device call fails leaves the state before it, o
           const auto snap = memra::check(c.snapshot());
           Round away = verify(c, m, part(t, 6, 4), Strategy::planes);  // the current plane is not at home
           REQUIRE(away.commit(2).ok());
-          d.calls->arm(n);
+          d.arm(n);
           const bool done = try_round(c, m, part(t, 8, 5), 3, by);
-          const bool fired = d.calls->fired;
-          d.calls->arm(0);
+          const bool fired = d.fired();
+          d.arm(0);
           REQUIRE(done == !fired);
           if (c.tainted()) {
             ++taints;
@@ -93,10 +93,10 @@ TEST_CASE("C8 giving a round up: planes and stash cannot fail, a replay's copy c
     const auto snap = memra::check(c.snapshot());
     {
       Round r = verify(c, m, stream(5, 4), by);
-      d.calls->arm(1);
+      d.arm(1);
     }
-    const bool fired = d.calls->fired;
-    d.calls->arm(0);
+    const bool fired = d.fired();
+    d.arm(0);
     REQUIRE(fired == (by == Strategy::replay));
     REQUIRE(c.tainted() == fired);
     if (fired) REQUIRE(c.rollback(snap, 0).ok());
@@ -108,17 +108,17 @@ TEST_CASE("C8 bringing the current plane home can fail and be done again", "[rou
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   std::size_t taints = 0;
-  for (long n = 1;; ++n) {
+  for (std::size_t n = 1;; ++n) {
     Devices d;
     Cache c = make(d, m, 8, 2);
     REQUIRE(m.feed(c, part(t, 0, 6)).ok());
     auto snap = memra::check(c.snapshot());
     Round r = verify(c, m, part(t, 6, 4), Strategy::planes);
     REQUIRE(r.commit(2).ok());
-    d.calls->arm(n);
+    d.arm(n);
     const bool done = c.snapshot_into(snap).ok();
-    REQUIRE(done == !d.calls->fired);
-    d.calls->arm(0);
+    REQUIRE(done == !d.fired());
+    d.arm(0);
     if (c.tainted()) {
       ++taints;
       REQUIRE(c.rollback(snap, 0).ok());
@@ -135,13 +135,13 @@ TEST_CASE("C8 bringing the current plane home can fail and be done again", "[rou
 
 TEST_CASE("C8 creating a cache with rounds: any failure leaves nothing allocated", "[round]") {
   const OpModel m(round_hybrid());
-  for (long n = 1;; ++n) {
+  for (std::size_t n = 1;; ++n) {
     Devices d;
-    d.calls->arm(n);
+    d.arm(n);
     const auto made = d.create(placements(m.config().layers.size())[3], m.config(), ctx, memra_test::all_rounds(8));
-    REQUIRE(made.ok() == !d.calls->fired);
+    REQUIRE(made.ok() == !d.fired());
     if (made.ok()) break;
-    REQUIRE(d.calls->live_buffers == 0);
+    REQUIRE(d.live() == 0);
   }
 }
 

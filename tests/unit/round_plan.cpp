@@ -5,10 +5,10 @@
 #include <memra/round_views.hpp>
 #include <string>
 #include <support/catch.hpp>
-#include <support/failing_dev.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
 #include <support/stand_in.hpp>
+#include <support/test_dev.hpp>
 #include <vector>
 
 namespace {
@@ -64,13 +64,12 @@ TEST_CASE("C3 with rounds: the parts are the sum, and the sum is what is allocat
       for (int bits = 0; bits < 8; ++bits) {
         for (const std::size_t gap : {0U, 300U}) {
           CAPTURE(place.name, bits, gap);
-          Devices d;
-          for (auto& dev : d.dev) dev = memra_test::FailingDev(d.calls, gap);
+          Devices d(gap);
           memra::CacheOptions o;
           o.rounds = paid(5, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0);
           const auto c = memra::check(d.create(place, cfg, 20, o));
           const memra::PlanTotals& t = c.plan().totals;
-          REQUIRE(d.calls->allocated_bytes == t.total_bytes);
+          REQUIRE(d.live_bytes() == t.total_bytes);
           REQUIRE(t.round_bytes == c.plan().round.total_bytes());
           REQUIRE(t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes + t.second_buffer_bytes + t.round_bytes +
                       t.mirror_bytes + t.tail_pad_bytes + t.pad_bytes ==

@@ -16,16 +16,16 @@ namespace {
 
 using memra::ErrorKind;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::join;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
-using DraftKv = memra::DflashKv<FailingDev>;
-using Speculation = memra::Speculation<FailingDev>;
+using DraftKv = memra::DflashKv<TestDev>;
+using Speculation = memra::Speculation<TestDev>;
 
 /// A drafter whose K and V rows are the taps themselves: what the trunk's last layer gave for the token.
 struct Sequence {
@@ -48,7 +48,7 @@ struct Sequence {
   memra::Status write_rows(std::size_t n) {
     auto open = spec.open_rows(n);
     if (!open) return open.status();
-    return memra::ops_for<FailingDev>(draft.device()).draft_write(open->rows.view(0), open->taps, open->taps);
+    return memra::ops_for<TestDev>(draft.device()).draft_write(open->rows.view(0), open->taps, open->taps);
   }
   memra::Status feed(const Tokens& t) {
     auto step = spec.begin_step(t.size());
@@ -167,15 +167,15 @@ TEST_CASE("C8 the n-th device call of a round fails: together, repaired, or take
   std::size_t taints = 0;
   std::size_t repairs = 0;
   for (const Strategy by : strategies) {
-    for (long n = 1;; ++n) {
+    for (std::size_t n = 1;; ++n) {
       CAPTURE(to_string(by), n);
       Sequence s;
       REQUIRE(s.feed(part(t, 0, 6)).ok());
       const auto snap = memra::check(s.trunk.snapshot());
-      s.d.calls->arm(n);
+      s.d.arm(n);
       const bool done = s.round(part(t, 6, 5), 3, by).ok();
-      const bool fired = s.d.calls->fired;
-      s.d.calls->arm(0);
+      const bool fired = s.d.fired();
+      s.d.arm(0);
       REQUIRE(done == !fired);
       if (done) {
         s.require(part(t, 0, 9));

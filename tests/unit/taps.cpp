@@ -18,17 +18,17 @@ namespace {
 using memra::ErrorKind;
 using memra_test::attention_model;
 using memra_test::Devices;
-using memra_test::FailingDev;
 using memra_test::feed;
 using memra_test::hybrid_model;
 using memra_test::join;
 using memra_test::part;
 using memra_test::placements;
 using memra_test::stream;
+using memra_test::TestDev;
 using memra_test::Tokens;
-using Cache = memra::Cache<FailingDev>;
-using Snapshot = memra::CacheSnapshot<FailingDev>;
-using Sink = memra::DflashTapSink<FailingDev>;
+using Cache = memra::Cache<TestDev>;
+using Snapshot = memra::CacheSnapshot<TestDev>;
+using Sink = memra::DflashTapSink<TestDev>;
 
 constexpr std::size_t hidden = 6;
 
@@ -152,9 +152,9 @@ TEST_CASE("taps: a failed advance commits no row, and a tainted cache keeps the 
   REQUIRE(feed(c, part(t, 4, 2)).ok());
   auto step = memra::check(c.begin_step(2));
   REQUIRE(memra_test::stand_in::forward(c, step, part(t, 6, 2)).ok());
-  d.calls->arm(1);
+  d.arm(1);
   REQUIRE(!c.advance().ok());
-  d.calls->arm(0);
+  d.arm(0);
   REQUIRE((c.tainted() && c.dflash_taps()->rows() == 2));
   REQUIRE((!step.tap(0) && !c.take_taps()));
   REQUIRE(c.rollback(s, 2).ok());
@@ -175,9 +175,9 @@ TEST_CASE("taps: refusals of create and arm", "[taps]") {
   REQUIRE(kind({1, 2, 1}, 4, 4) == ErrorKind::bad_argument);
   REQUIRE(kind({1}, std::size_t{1} << 62, 4) == ErrorKind::bad_argument);
   REQUIRE(kind({1}, std::size_t{1} << 31, std::size_t{1} << 31) == ErrorKind::bad_argument);
-  d.calls->arm(1);
+  d.arm(1);
   REQUIRE(kind({1}, 4, 4) == ErrorKind::out_of_memory);
-  d.calls->arm(0);
+  d.arm(0);
   Sink sink = memra::check(Sink::create(d.dev[0], {1, 8}, 4, 4));
   const memra::Status s = c.arm_taps(std::move(sink));
   REQUIRE((s.kind() == ErrorKind::bad_argument && std::string(s.text()).find("layer 8 of 8") != std::string::npos));

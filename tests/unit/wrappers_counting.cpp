@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -81,6 +82,14 @@ TEST_CASE("CountingDev counts calls, bytes, launches and memory", "[wrappers]") 
   REQUIRE(dev.counters().peak_bytes == 1000);
   a.reset();
   REQUIRE(dev.counters().live_bytes == 0);
+
+  std::optional<Dev> gone(std::in_place);  // its counts may be asked when it is gone
+  const auto left = gone->shared_counters();
+  std::optional<Dev::Buffer> kept(memra::check(gone->alloc(7)));
+  gone.reset();
+  REQUIRE((left->live == 1 && left->frees == 0));
+  kept.reset();
+  REQUIRE((left->live == 0 && left->frees == 1));
 }
 
 TEST_CASE("CountingDev counts what went well only, and a full table of names loses names, not calls", "[wrappers]") {

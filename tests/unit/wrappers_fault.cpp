@@ -1,6 +1,7 @@
 // FaultDev: the call that is meant fails, nothing else does, and a failed call leaves no trace.
 #include <concepts/minimal_dev.hpp>
 #include <cstddef>
+#include <memory>
 #include <memra/counting_dev.hpp>
 #include <memra/fault_dev.hpp>
 #include <memra/host_dev.hpp>
@@ -43,6 +44,39 @@ TEST_CASE("FaultDev fails the n-th call of all and no other", "[wrappers]") {
     REQUIRE(dev.calls() == 5);
     REQUIRE(dev.calls(DevOp::synchronize) == 2);
   }
+}
+
+TEST_CASE("FaultDev objects that share a plan have one count of calls, and what is lost is one device", "[wrappers]") {
+  std::shared_ptr<memra::FaultPlan> plan;
+  {
+    Dev a;
+    memra::FaultDev<memra::HostDev> b;  // of another type
+    b.share(a.plan());
+    plan = a.plan();
+    for (std::size_t n = 1; n <= 4; ++n) {
+      a.arm(nth(n));
+      REQUIRE(a.synchronize().ok() == (n != 1));
+      REQUIRE(b.synchronize().ok() == (n != 2));
+      REQUIRE(b.synchronize().ok() == (n != 3));
+      REQUIRE(a.synchronize().ok() == (n != 4));
+      REQUIRE((b.fired() == 1 && b.matched() == 4));
+    }
+    REQUIRE((a.calls() == 8 && b.calls() == 8));  // each its own
+    Fault lost = nth(2);
+    lost.kind = ErrorKind::device_lost;
+    b.arm(lost);
+    REQUIRE(a.synchronize().ok());
+    REQUIRE(b.synchronize().kind() == ErrorKind::device_lost);
+    REQUIRE(a.synchronize().ok());
+    REQUIRE(b.synchronize().kind() == ErrorKind::device_lost);
+    REQUIRE(plan->fired() == 2);
+    a.disarm();
+    REQUIRE(b.synchronize().ok());
+    b.share(std::make_shared<memra::FaultPlan>());  // and on its own again
+    a.arm(nth(1));
+    REQUIRE((b.synchronize().ok() && !a.synchronize().ok()));
+  }
+  REQUIRE(plan->fired() == 1);  // may be asked when the devices are gone
 }
 
 TEST_CASE("FaultDev fails one kind of call, a launch by name, once or for ever", "[wrappers]") {

@@ -157,6 +157,7 @@ TEST_CASE("S5 errors of queued work are reported by the next call, as asynchrono
   REQUIRE(s.native() == 700);
   REQUIRE(s.bytes() == 8);
   REQUIRE(std::string(s.text()).find("asynchronous error of an earlier fill") == 0);
+  REQUIRE(s.asynchronous());
   REQUIRE(seen == std::byte{0x55});  // the call that reports does nothing
   REQUIRE(dev.download(&seen, b.data(), 1).ok());
   REQUIRE(seen == std::byte{0});

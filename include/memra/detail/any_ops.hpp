@@ -18,6 +18,7 @@ struct AnyOps {
   Status (*attend)(void*, const KvReadView&, const AttendArgs&, const WorkspaceView&) noexcept;
   Status (*conv_update)(void*, const RecurView&, const ConvArgs&) noexcept;
   Status (*delta_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
+  Status (*linear_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
   Status (*round_apply)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
   Status (*round_commit)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
   Status (*draft_write)(void*, const DraftView&, const float*, const float*) noexcept;
@@ -43,6 +44,9 @@ inline constexpr AnyOps any_ops = {
     },
     [](void* d, const RecurView& r, const ScanArgs& a) noexcept {
       return D::kernels::delta_scan(*static_cast<D*>(d), r, a);
+    },
+    [](void* d, const RecurView& r, const ScanArgs& a) noexcept {
+      return D::kernels::linear_scan(*static_cast<D*>(d), r, a);
     },
     [](void* d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
       return D::kernels::round_apply(*static_cast<D*>(d), c, many, n);
@@ -90,6 +94,10 @@ struct AnyKernels {
   template <class D>
   static Status delta_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
     return d.ops().delta_scan(d.target(), r, a);
+  }
+  template <class D>
+  static Status linear_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
+    return d.ops().linear_scan(d.target(), r, a);
   }
   template <class D>
   static Status round_apply(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {

@@ -53,6 +53,7 @@ struct CacheCore {
   std::size_t pos = 0;  ///< committed tokens; the replay's position while pos < len
   std::size_t len = 0;  ///< committed rows of every attention layer
   bool tainted = false;
+  const char* tainted_by = "";  ///< words for messages, where tainted
 
   bool step_open = false;
   std::uint64_t step_id = 0;
@@ -65,6 +66,11 @@ struct CacheCore {
   bool ahead = false;           ///< the device may know better: pos, plane and generation are those of catch_up
   std::size_t pos_bound = 0;    ///< while ahead: pos is at most this
 
+  // What rings still hold: row r of one of R rows, if it was written at all, is there while r + R >= high.
+  std::size_t high = 0;      ///< rows at or beyond were not written since the last reset, as far as the host knows
+  std::size_t longest = 0;   ///< most rows of a step or round so far: what the device did alone wrote no further
+  std::size_t restored = 0;  ///< a prefix brought rows up to here, in rings only what the window there needs
+
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
   std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
@@ -76,6 +82,11 @@ struct CacheCore {
   bool parked_valid = false;
 
   std::optional<DflashTapSink<Dev>> taps;
+
+  /// Where the slabs are: (device, kind) -> address.
+  auto slabs() const noexcept {
+    return [this](std::size_t device, SlabKind kind) { return devices[device].slab(kind); };
+  }
 
   Dev& device_of_layer(std::size_t il) const noexcept { return *devices[stages[stage_of(placement, il)].device].dev; }
 
@@ -101,6 +112,7 @@ struct CacheCore {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows at position %zu; %zu fit below max_ctx %zu",
                              rows, bound(), plan.max_ctx - bound(), plan.max_ctx);
     }
+    if (Status s = fits_rings(call, rows); !s) return s;
     if (step_open && has_recurrent) {
       return refuse(ErrorKind::bad_state,
                     "a step is open and may have moved recurrent state; advance, roll back or reset first");
@@ -113,20 +125,16 @@ struct CacheCore {
     return {};
   }
 
-  /// As admit, for a step whose position only the device knows.
+  /// As admit, for a step or round whose position only the device knows.
   Status admit_on_device(const char* call, std::size_t rows) const noexcept {
     if (rows == 0 || rows > plan.max_ctx) {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; expected 1 to max_ctx %zu", rows,
                              plan.max_ctx);
     }
+    if (Status s = fits_rings(call, rows); !s) return s;
     if (taps || (step_open && has_recurrent)) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
-    }
-    if (plane != 0 || (ahead && plan.round.planes)) {
-      return Status::failure(
-          ErrorKind::bad_state, call, 0, 0,
-          "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
     }
     return {};
   }
@@ -139,6 +147,59 @@ struct CacheCore {
     step_rows = rows;
     step_written = 0;
     step_bound = bound;
+    longest = std::max(longest, rows);
+    wrote(pos, rows);
+  }
+
+  /// Kernels may have written rows [at, at + rows).
+  void wrote(std::size_t at, std::size_t rows) noexcept { high = std::max(high, std::min(at + rows, plan.max_ctx)); }
+
+  /// A fresh cache was given the state at `n`: rings hold the window there.
+  void restore(std::size_t n) noexcept { pos = len = high = restored = n; }
+
+  /// The oldest row that planes of this state still hold.
+  std::size_t oldest(const KvComponent& c) const noexcept {
+    if (c.spec.ring_slack == 0) return 0;
+    const std::size_t rows = c.k.phys_rows();
+    const std::size_t wrapped = c.k.ring && high > rows ? high - rows : 0;
+    return std::max(wrapped, first_needed(c.spec, restored));
+  }
+
+  /// The first row that a query at `at` sees of a ring.
+  static std::size_t first_needed(const AttentionSpec& a, std::size_t at) noexcept {
+    return at - std::min(at, a.window - 1);
+  }
+
+  /// Refuses to stand at `at` with rows up to `end` if a ring does not hold them, the window at `at` included.
+  Status rings_hold(const char* call, std::size_t at, std::size_t end) const noexcept {
+    for (std::size_t il = 0; il < layers.size(); ++il) {
+      for (const Component& component : layers[il]) {
+        const auto* c = std::get_if<KvComponent>(&component);
+        if (c == nullptr || c->spec.ring_slack == 0) continue;
+        const std::size_t need = first_needed(c->spec, at);
+        if (need == end || need >= oldest(*c)) continue;
+        return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                               "position %zu needs rows from %zu on, but the ring of layer %zu holds them from %zu on: "
+                               "it was taken back too far, or too late",
+                               at, need, il, oldest(*c));
+      }
+    }
+    return {};
+  }
+
+  Status fits_rings(const char* call, std::size_t rows) const noexcept {
+    if (rows <= plan.max_rows) return {};
+    return Status::failure(
+        ErrorKind::bad_argument, call, 0, 0,
+        "%zu rows, but the smallest ring takes %zu in a call; use pieces, or give it more ring_slack", rows,
+        plan.max_rows);
+  }
+
+  /// The view of a plane that is handed out: a ring says what it still holds.
+  PlaneView shown(const KvComponent& c, const PlaneView& plane) const noexcept {
+    PlaneView p = plane;
+    if (p.ring) p.base = oldest(c);
+    return p;
   }
 
   /// The open step may be committed: there is one, it is no round's, and every layer was written.
@@ -156,16 +217,36 @@ struct CacheCore {
     if (taps) taps->commit(now);
   }
 
-  /// The `nth` component of kind C of layer `il`, or nullptr.
-  template <class C>
-  C* find(std::size_t il, std::size_t nth) noexcept {
+  /// The `nth` recurrent state of layer `il`, or nullptr.
+  RecurComponent* recurrent(std::size_t il, std::size_t nth) noexcept {
     if (il >= layers.size()) return nullptr;
     for (Component& c : layers[il]) {
-      if (C* hit = std::get_if<C>(&c)) {
-        if (nth-- == 0) return hit;
-      }
+      RecurComponent* hit = std::get_if<RecurComponent>(&c);
+      if (hit != nullptr && nth-- == 0) return hit;
     }
     return nullptr;
+  }
+
+  /// The `nth` attention state of layer `il`, shared ones counted: what owns the rows, and whether that is the layer
+  /// itself. No owner: there is no such state.
+  struct Attention {
+    KvComponent* rows = nullptr;
+    bool owned = false;
+  };
+  Attention attention(std::size_t il, std::size_t nth) noexcept {
+    if (il >= layers.size()) return {};
+    for (std::size_t i = 0; i < layers[il].size(); ++i) {
+      if (!role_of(config.layers[il].states[i]).attention || nth-- != 0) continue;
+      return std::visit(Overloaded{[](KvComponent& c) {
+                                     return Attention{&c, true};
+                                   },
+                                   [&](SharedKvComponent& c) {
+                                     return Attention{attention(c.spec.donor, c.spec.nth).rows, false};
+                                   },
+                                   [](RecurComponent&) { return Attention{}; }},
+                        layers[il][i]);
+    }
+    return {};
   }
 
   /// Overwrites every stage's pos_d in place.
@@ -184,10 +265,22 @@ struct CacheCore {
     ahead = true;
   }
 
+  void taint(const char* by) noexcept {
+    tainted = true;
+    tainted_by = by;
+  }
+
+  /// Passes a failure on that has changed nothing, unless it is one of earlier work: that may have been this cache's,
+  /// and was reported as done.
+  Status noted(const Status& s) noexcept {
+    if (!tainted && s.asynchronous()) taint("a device failure that was reported late");
+    return s;
+  }
+
   Status usable(const char* call) const noexcept {
     if (!tainted) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                           "the cache is tainted by an earlier device failure; roll back to a valid snapshot or reset");
+                           "the cache is tainted by %s; roll back to a valid snapshot or reset", tainted_by);
   }
 
   /// No step is open and no replay is owed: conv, ssm and rows describe one position.
@@ -207,7 +300,10 @@ struct CacheCore {
   Status unwritten(const char* call) const noexcept {
     std::size_t il = 0;
     while (il < layers.size() && std::all_of(layers[il].begin(), layers[il].end(), [&](const Component& c) {
-             return std::visit([](const auto& kind) { return kind.written_in; }, c) == step_id;
+             return std::visit(Overloaded{[&](const KvComponent& k) { return k.written_in == step_id; },
+                                          [&](const RecurComponent& r) { return r.written_in == step_id; },
+                                          [](const SharedKvComponent&) { return true; }},
+                               c);
            })) {
       ++il;
     }
@@ -228,7 +324,7 @@ struct CacheCore {
 template <class Dev>
 class TaintScope {
  public:
-  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.tainted = true; }
+  explicit TaintScope(CacheCore<Dev>& core) noexcept : core_(&core) { core.taint("an earlier device failure"); }
   TaintScope(const TaintScope&) = delete;
   TaintScope& operator=(const TaintScope&) = delete;
   void done() noexcept { core_->tainted = false; }
@@ -236,147 +332,5 @@ class TaintScope {
  private:
   CacheCore<Dev>* core_;
 };
-
-/// Where a recurrent component keeps the address of a plane of this kind.
-inline float*& place(RecurComponent& c, PlaneKind kind) noexcept {
-  switch (kind) {
-    case PlaneKind::conv:
-      return c.conv;
-    case PlaneKind::ssm:
-      return c.ssm;
-    case PlaneKind::round_planes:
-      return c.round.planes;
-    case PlaneKind::round_conv:
-      return c.round.conv_rows;
-    case PlaneKind::round_k:
-      return c.round.k;
-    case PlaneKind::round_u:
-      return c.round.u;
-    case PlaneKind::round_decay:
-      return c.round.decay;
-    case PlaneKind::ssm_alt:
-    case PlaneKind::k:
-    case PlaneKind::v:
-      break;
-  }
-  return c.ssm_alt;
-}
-
-/// Takes the components' addresses from the plan.
-template <class Dev>
-void place_components(CacheCore<Dev>& core) {
-  core.layers.resize(core.config.layers.size());
-  for (std::size_t il = 0; il < core.layers.size(); ++il) {
-    for (const StateSpec& spec : core.config.layers[il].states) {
-      core.layers[il].push_back(std::visit(Overloaded{[](const AttentionSpec& a) -> Component {
-                                                        return KvComponent{a, {}, {}, 0};
-                                                      },
-                                                      [](const RecurrentSpec& r) -> Component {
-                                                        return RecurComponent{r, nullptr, nullptr, nullptr, 0, {}};
-                                                      }},
-                                           spec));
-      core.has_recurrent = core.has_recurrent || std::holds_alternative<RecurrentSpec>(spec);
-      ++core.n_components;
-    }
-  }
-  for (const PlanePlan& p : core.plan.planes) {
-    std::byte* at = core.devices[p.device].slab(p.slab) + p.offset;
-    std::visit(Overloaded{[&](KvComponent& c) {
-                            (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};
-                          },
-                          [&](RecurComponent& c) { place(c, p.kind) = reinterpret_cast<float*>(at); }},
-               core.layers[p.layer][p.state]);
-  }
-  for (std::size_t s = 0; s < core.plan.stages.size(); ++s) {
-    const StagePlan& stage = core.plan.stages[s];
-    core.stages.push_back(
-        {stage.device, reinterpret_cast<std::int32_t*>(core.devices[stage.device].rows.data() + stage.pos_offset), {}});
-  }
-}
-
-/// Makes the rounds' tables and words on the devices. Defined in round_state.hpp, where what happens to them stands.
-template <class Dev>
-Status place_rounds(CacheCore<Dev>& core);
-
-/// Refuses adopted blocks that are too few, too small, misaligned or share a byte.
-inline Status check_blocks(const Plan& plan, std::span<const AdoptedBlock> blocks) noexcept {
-  if (blocks.empty()) return {};
-  if (blocks.size() != 3 * plan.devices.size()) {
-    return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
-                           "%zu adopted blocks for %zu devices; expected {rows, state, extra} of each", blocks.size(),
-                           plan.devices.size());
-  }
-  const auto used = [&](std::size_t i) {  // bytes the cache will use of block i
-    const DevicePlan& d = plan.devices[i / 3];
-    const std::size_t bytes[3] = {d.rows_bytes, d.state_bytes, d.extra_bytes};
-    return blocks[i].data == nullptr ? 0 : bytes[i % 3];
-  };
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const AdoptedBlock& b = blocks[i];
-    if (used(i) == 0) continue;
-    const auto at = reinterpret_cast<std::uintptr_t>(b.data);
-    if (b.bytes < used(i) || at % plane_alignment != 0) {
-      return Status::failure(ErrorKind::bad_argument, "create", 0, used(i),
-                             "an adopted block has %zu bytes at %p; expected %zu, aligned to %zu", b.bytes,
-                             static_cast<void*>(b.data), used(i), plane_alignment);
-    }
-    for (std::size_t j = i / 3 * 3; j < i; ++j) {  // other devices may have other address spaces
-      const auto other = reinterpret_cast<std::uintptr_t>(blocks[j].data);
-      if (at < other + used(j) && other < at + used(i)) {
-        return Status::failure(ErrorKind::bad_argument, "create", 0, 0,
-                               "two adopted blocks of one device overlap; expected separate memory");
-      }
-    }
-  }
-  return {};
-}
-
-/// Builds a whole cache at position 0, or says what failed; nothing is left allocated then.
-///
-/// @param devs    [stages] device object of each stage; equal pointers share slabs
-/// @param options  adopted memory, rounds to pay for
-template <class Dev>
-Result<std::unique_ptr<CacheCore<Dev>>> build_core(std::span<Dev* const> devs, std::span<const std::size_t> fence,
-                                                   const ModelConfig& cfg, std::size_t max_ctx,
-                                                   const CacheOptions& options) {
-  const std::span<const AdoptedBlock> blocks = options.blocks;
-  auto core = std::make_unique<CacheCore<Dev>>();
-  core->config = cfg;
-  core->placement.fence.assign(fence.begin(), fence.end());
-  for (Dev* dev : devs) {
-    if (dev == nullptr) return Status::failure(ErrorKind::bad_argument, "create", 0, 0, "a stage's device is null");
-    std::size_t d = 0;
-    while (d < core->devices.size() && core->devices[d].dev != dev) ++d;
-    if (d == core->devices.size()) {
-      core->devices.push_back({});
-      core->devices.back().dev = dev;
-      core->placement.plane_gap.push_back(plane_gap_of(*dev));
-    }
-    core->placement.device_of.push_back(d);
-  }
-  auto planned = plan(cfg, max_ctx, core->placement, options.rounds);
-  if (!planned) return planned.status();
-  core->plan = *std::move(planned);
-  // All blocks before the first write: a refused create leaves the engine's memory as it was.
-  if (Status s = check_blocks(core->plan, blocks); !s) return s;
-  for (std::size_t d = 0; d < core->devices.size(); ++d) {
-    auto& state = core->devices[d];
-    const DevicePlan& bytes = core->plan.devices[d];
-    const auto adopted = [&](std::size_t i) { return blocks.empty() ? AdoptedBlock{} : blocks[3 * d + i]; };
-    auto rows = Slab<Dev>::make(*state.dev, bytes.rows_bytes, false, adopted(0));
-    if (!rows) return rows.status();
-    state.rows = *std::move(rows);
-    auto recurrent = Slab<Dev>::make(*state.dev, bytes.state_bytes, true, adopted(1));
-    if (!recurrent) return recurrent.status();
-    state.state = *std::move(recurrent);
-    auto extra = Slab<Dev>::make(*state.dev, bytes.extra_bytes, false, adopted(2));
-    if (!extra) return extra.status();
-    state.extra = *std::move(extra);
-  }
-  place_components(*core);
-  if (Status s = place_rounds(*core); !s) return s;
-  if (Status s = core->store_pos(0); !s) return s;
-  return core;
-}
 
 }  // namespace memra::detail

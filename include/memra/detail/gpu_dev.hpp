@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <memra/capture.hpp>
+#include <memra/detail/copy_runs.hpp>
 #include <memra/detail/gpu_handles.hpp>
 #include <memra/detail/gpu_state.hpp>
 #include <memra/error.hpp>
@@ -29,6 +30,7 @@ template <class Api>
 struct GpuOptions {
   int ordinal = -1;                            ///< -1: the adopted stream's device, else the current one
   std::optional<typename Api::Stream> stream;  ///< adopted: it must outlive the device and everything made by it
+  bool direct_peers = true;  ///< copy_peer between GPUs goes directly where they can; false: always through the host
 };
 
 /// A device object on a GPU: one in-order stream and memory to go with it.
@@ -177,7 +179,8 @@ class GpuDev {
     return run("wait", 0, [&] { return Api::wait_event(state_->stream, e.native()); });
   }
 
-  /// BatchedCopyDev. All items are checked before the first is enqueued.
+  /// BatchedCopyDev. All items are checked before the first is enqueued. Pieces at equal distances go in one call where
+  /// the runtime has strided copies.
   Status copy_batch(const CopyItem* items, std::size_t n) noexcept {
     for (std::size_t i = 0; i < n; ++i) {
       if (items[i].bytes != 0 && detail::ranges_overlap(items[i].dst, items[i].src, items[i].bytes)) {
@@ -185,22 +188,33 @@ class GpuDev {
       }
     }
     return run("copy_batch", 0, [&] {
-      for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].bytes == 0) continue;
-        const auto e = Api::copy(items[i].dst, items[i].src, items[i].bytes, state_->stream);
-        if (e != Api::ok) return e;
+      for (std::size_t i = 0; i < n;) {
+        const detail::CopyBlock block = copy_block(items + i, n - i);
+        for (std::size_t j = i; j < i + block.period; ++j) {
+          if (items[j].bytes == 0) continue;
+          const auto e = block.height == 1 ? Api::copy(items[j].dst, items[j].src, items[j].bytes, state_->stream)
+                                           : copy_strided(items[j], items[j + block.period], block.height);
+          if (e != Api::ok) return e;
+        }
+        i += block.period * block.height;
       }
       return Api::ok;
     });
   }
 
-  /// PeerCopyDev: enqueued on this stream, behind what `from` has now; later work of `from` waits for it.
+  /// PeerCopyDev: enqueued on this stream, behind what `from` has now; later work of `from` waits for it. Between two
+  /// GPUs that can reach each other directly, else through pinned host memory (refused while capturing then). Memory of
+  /// an adopted allocator is for the engine to open to the other device.
   Status copy_peer(std::byte* dst, GpuDev& from, const std::byte* src, std::size_t n) noexcept {
     if (n == 0) return {};
     if (!from.state_) return moved_from("copy_peer", n);
     if (!state_ || state_->stream == from.state_->stream) return copy(dst, src, n);
     const bool local = state_->ordinal == from.state_->ordinal;
     if (local && detail::ranges_overlap(dst, src, n)) return overlap("copy_peer", n);
+    if (!local && !(from.state_->open_to(state_->ordinal) && state_->open_to(from.state_->ordinal))) {
+      if (Status s = from.run_now("copy_peer", n, [] { return Api::ok; }); !s) return s;
+      return run_now("copy_peer", n, [&] { return state_->stage_from(*from.state_, dst, src, n); });
+    }
     if (Status s = from.run("copy_peer", n, [&] { return from.state_->lead(state_->stream); }); !s) return s;
     return run("copy_peer", n, [&] {
       auto e = local ? Api::copy(dst, src, n, state_->stream)
@@ -271,6 +285,7 @@ class GpuDev {
       return no_host_memory();
     }
     state->allocator = allocator;
+    state->direct_peers = options.direct_peers;
     state->ordinal = options.ordinal;
     if (options.ordinal < 0) {
       const auto e =
@@ -304,6 +319,21 @@ class GpuDev {
   template <class F>
   Status run_now(const char* op, std::size_t n, const F& f) noexcept {
     return state_ ? state_->run_now(op, n, f) : moved_from(op, n);
+  }
+
+  static constexpr bool has_strided = requires { Api::longest_pitch; };
+  static detail::CopyBlock copy_block(const CopyItem* items, std::size_t n) noexcept {
+    if constexpr (has_strided) return detail::copy_block(items, n, Api::longest_pitch);
+    return {};
+  }
+  /// `height` pieces of which `first` and `second` are the first two.
+  typename Api::Error copy_strided(const CopyItem& first, const CopyItem& second, std::size_t height) noexcept {
+    if constexpr (has_strided) {
+      return Api::copy_strided(first.dst, detail::pitch_between(first.dst, second.dst), first.src,
+                               detail::pitch_between(first.src, second.src), first.bytes, height, state_->stream);
+    } else {
+      return Api::ok;
+    }
   }
 
   /// Copies pieces, last first if `up`, each through `bounce` if there is one.

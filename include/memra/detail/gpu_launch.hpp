@@ -37,16 +37,15 @@ concept GpuBlockBody = requires {
   Body::block_threads;
 };
 
-/// Blocks of a body that are to fit on a multiprocessor at a time, if it says so: a limit to its registers.
 template <class Body>
-constexpr unsigned gpu_least_blocks() noexcept {
-  if constexpr (requires { Body::least_blocks; }) return Body::least_blocks;
-  return 1;
+__global__ void __launch_bounds__(Body::block_threads) gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
+  body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
 }
 
+/// For a body that says how many of its blocks are to fit on a multiprocessor at a time: a limit to its registers.
 template <class Body>
-__global__ void __launch_bounds__(Body::block_threads, gpu_least_blocks<Body>())
-    gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
+__global__ void __launch_bounds__(Body::block_threads, Body::least_blocks)
+    gpu_bounded_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
   body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
 }
 
@@ -80,7 +79,12 @@ struct GpuLaunch {
  private:
   static typename Api::Error blocks(typename Api::Stream stream, const Grid& g, const Body& body) noexcept {
     void* args[] = {const_cast<Body*>(&body)};
-    const void* kernel = reinterpret_cast<const void*>(&gpu_blocks<Body>);
+    const void* kernel = nullptr;
+    if constexpr (requires { Body::least_blocks; }) {
+      kernel = reinterpret_cast<const void*>(&gpu_bounded_blocks<Body>);
+    } else {
+      kernel = reinterpret_cast<const void*>(&gpu_blocks<Body>);
+    }
     std::size_t shared = 0;
     if constexpr (requires { body.shared_bytes(); }) shared = body.shared_bytes();
     // What every GPU gives without asking.

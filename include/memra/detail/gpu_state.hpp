@@ -86,6 +86,23 @@ class GpuState {
   bool owns_pool = false;
   GpuAllocator<Api>* allocator = nullptr;  ///< owned; nullptr: the pool
   typename Api::Driver driver{};
+  bool direct_peers = true;
+
+  /// Whether device `other` may reach this object's memory; opens the own pool to it the first time. Memory of an
+  /// adopted allocator is the engine's to open.
+  bool open_to(int other) noexcept {
+    if (!direct_peers || other < 0 || other >= 64) return false;
+    const std::uint64_t bit = std::uint64_t{1} << other;
+    if ((asked_ & bit) == 0) {
+      asked_ |= bit;
+      bool can = false;
+      Error e = Api::can_reach(&can, other, ordinal);
+      if (e == Api::ok && can && owns_pool) e = Api::open_pool(pool, other);
+      if (e != Api::ok) (void)Api::take_last();
+      if (e == Api::ok && can) open_ |= bit;
+    }
+    return (open_ & bit) != 0;
+  }
 
   /// Runs `f`, which returns the vendor's code, on this object's device.
   template <class F>
@@ -119,7 +136,8 @@ class GpuState {
       return Status::failure(ErrorKind::device_lost, op, code(e), bytes,
                              "earlier work on device %d failed (reported by this call) and took the context with it: "
                              "%s",
-                             ordinal, Api::text(e));
+                             ordinal, Api::text(e))
+          .as_asynchronous();
     }
     if (Api::is_out_of_memory(e)) {
       return Status::failure(ErrorKind::out_of_memory, op, code(e), bytes, "device %d has no %zu bytes to give: %s",
@@ -152,32 +170,26 @@ class GpuState {
   }
 
   /// Copies from the host in pieces through pinned memory of our own: only what has left the caller's memory is sure to
-  /// have been read when the call returns. Waits for the stream only when all of the staging memory is on its way.
+  /// have been read when the call returns.
   Error stage(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
-    if (staging_ == nullptr) {
-      void* p = nullptr;
-      if (const Error e = Api::allocate_pinned(&p, slots_.size() * slot_bytes); e != Api::ok) return e;
-      staging_ = static_cast<std::byte*>(p);
-    }
-    while (n != 0) {
-      const std::size_t now = n < slot_bytes ? n : slot_bytes;
-      Slot& slot = slots_[next_];
-      std::byte* const at = staging_ + next_ * slot_bytes;
-      next_ = (next_ + 1) % slots_.size();
-      if (!slot.made) {
-        if (const Error e = Api::create_event(&slot.read); e != Api::ok) return e;
-        slot.made = true;
-      } else if (const Error e = Api::synchronize_event(slot.read); e != Api::ok) {
-        return e;
+    return in_pieces(n, [&](std::byte* at, std::size_t done, std::size_t now) {
+      std::memcpy(at, host + done, now);
+      return Api::copy_in(dst + done, at, now, stream);
+    });
+  }
+
+  /// Copies from memory of another device, which this one cannot reach, through pinned memory of our own. Reading is
+  /// in the order of `from`'s stream, writing in the order of this one.
+  Error stage_from(GpuState& from, std::byte* dst, const std::byte* src, std::size_t n) noexcept {
+    return in_pieces(n, [&](std::byte* at, std::size_t done, std::size_t now) {
+      {
+        const GpuCurrent<Api> there(from.ordinal);
+        if (there.error() != Api::ok) return there.error();
+        if (const Error e = Api::copy_out(at, src + done, now, from.stream); e != Api::ok) return e;
+        if (const Error e = from.lead(stream); e != Api::ok) return e;
       }
-      std::memcpy(at, host, now);
-      if (const Error e = Api::copy_in(dst, at, now, stream); e != Api::ok) return e;
-      if (const Error e = Api::record(slot.read, stream); e != Api::ok) return e;
-      dst += now;
-      host += now;
-      n -= now;
-    }
-    return Api::ok;
+      return Api::copy_in(dst + done, at, now, stream);
+    });
   }
 
   /// Orders later work of `other` behind what this stream has now. @pre on this device
@@ -202,6 +214,33 @@ class GpuState {
   };
   static constexpr std::size_t slot_bytes = std::size_t{128} << 10;
 
+  /// Calls `f(pinned memory, bytes done, bytes now)` for pieces of `n` bytes. Waits for this stream only when all of
+  /// the pinned memory is on its way.
+  template <class F>
+  Error in_pieces(std::size_t n, const F& f) noexcept {
+    if (staging_ == nullptr) {
+      void* p = nullptr;
+      if (const Error e = Api::allocate_pinned(&p, slots_.size() * slot_bytes); e != Api::ok) return e;
+      staging_ = static_cast<std::byte*>(p);
+    }
+    for (std::size_t done = 0; done < n;) {
+      const std::size_t now = n - done < slot_bytes ? n - done : slot_bytes;
+      Slot& slot = slots_[next_];
+      std::byte* const at = staging_ + next_ * slot_bytes;
+      next_ = (next_ + 1) % slots_.size();
+      if (!slot.made) {
+        if (const Error e = Api::create_event(&slot.read); e != Api::ok) return e;
+        slot.made = true;
+      } else if (const Error e = Api::synchronize_event(slot.read); e != Api::ok) {
+        return e;
+      }
+      if (const Error e = f(at, done, now); e != Api::ok) return e;
+      if (const Error e = Api::record(slot.read, stream); e != Api::ok) return e;
+      done += now;
+    }
+    return Api::ok;
+  }
+
   static std::int64_t code(Error e) noexcept { return static_cast<std::int64_t>(e); }
 
   Status lost(const char* op, std::size_t bytes) const noexcept {
@@ -218,6 +257,8 @@ class GpuState {
   }
 
   Error lost_ = Api::ok;
+  std::uint64_t asked_ = 0;  ///< bit per ordinal: open_to has an answer
+  std::uint64_t open_ = 0;   ///< bit per ordinal: and it is yes
   Late* late_ = nullptr;
   std::byte* staging_ = nullptr;
   std::array<Slot, 32> slots_{};

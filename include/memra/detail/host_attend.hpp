@@ -9,6 +9,7 @@
 #include <memra/detail/host_attend_tile.hpp>
 #include <memra/detail/host_scratch.hpp>
 #include <memra/detail/host_turn.hpp>
+#include <memra/detail/kv_range.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
@@ -20,7 +21,8 @@ namespace memra::detail {
 ///
 /// Definition for row i of the call (position P = *pos_d + i) and query head h, in f32 without contraction:
 /// - visible keys: [lo, hi) with hi = P + 1 and lo = max(0, P + 1 - window), or 0 without a window; rows the plane does
-///   not hold are not visible;
+///   not hold are not visible (see KvRange). Where a row is in memory changes nothing: a ring gives the bits of a flat
+///   plane. v is the V plane's, or the first head_dim_v elements of k where there is none;
 /// - s(key) = sum over d ascending of (q[d] * scale) * k[d], one accumulator that starts at +0;
 /// - tiles of 64 keys on the absolute grid, ascending; tiles without a visible key are skipped. Per tile:
 ///   M = max of the visible s (NaN never wins). In the row's first tile m = M, l = +0, o = +0; later, if M > m:
@@ -59,20 +61,7 @@ struct AttendBody {
   }
 
  private:
-  struct Range {
-    std::int64_t lo;
-    std::int64_t hi;
-  };
-
-  // Stream rows that row i of the call sees. Rows outside the planes are not there to be seen.
-  Range visible(std::size_t i) const noexcept {
-    if (*kv.at.pos_d < 0) return {0, 0};
-    const std::int64_t end = std::int64_t{*kv.at.pos_d} + static_cast<std::int64_t>(i) + 1;
-    const auto base = static_cast<std::int64_t>(std::max(kv.k.base, kv.v.base));
-    const auto last = static_cast<std::int64_t>(std::min(kv.k.base + kv.k.phys_rows(), kv.v.base + kv.v.phys_rows()));
-    const std::int64_t first = kv.window == 0 ? 0 : end - static_cast<std::int64_t>(kv.window);
-    return {std::max(first, base), std::min(end, last)};
-  }
+  KvRange::Rows visible(std::size_t i) const noexcept { return KvRange(kv).seen(*kv.at.pos_d, i); }
 
   void block(AttendHead& head, std::size_t kv_head, std::size_t group, std::size_t r0,
              std::size_t rows) const noexcept {
@@ -92,7 +81,7 @@ struct AttendBody {
       load_tile(head, kv_head, start, std::max(lo, start), std::min(hi, start + tile));
       TileRow seen[attend_block_rows];
       for (std::size_t i = 0; i < rows; ++i) {
-        const Range range = visible(r0 + i);
+        const KvRange::Rows range = visible(r0 + i);
         seen[i] = {static_cast<std::size_t>(std::clamp<std::int64_t>(range.lo - start, 0, tile)),
                    static_cast<std::size_t>(std::clamp<std::int64_t>(range.hi - start, 0, tile)), range.lo >= start};
       }
@@ -102,7 +91,7 @@ struct AttendBody {
       each_group(seen, rows, group, out, [&](const AttendQueries& some) { add_queries<Simd>(head, some); });
     }
     for (std::size_t n = 0; n < queries; ++n) {
-      const Range seen = visible(r0 + n / group);
+      const KvRange::Rows seen = visible(r0 + n / group);
       if (seen.lo < seen.hi) divide<Simd>(a.out + q_at(n) * head.dv, head.l[n], head.dv);
     }
   }
@@ -134,23 +123,25 @@ struct AttendBody {
   }
 
   // Decodes stream rows [first, last) of the tile that starts at `start`: K with keys in lanes, V row by row. Lanes
-  // without a row are zero, so that no unwritten memory is read.
+  // without a row are zero, so that no unwritten memory is read. A ring does not split a tile.
   void load_tile(const AttendHead& head, std::size_t kv_head, std::int64_t start, std::int64_t first,
                  std::int64_t last) const noexcept {
     const auto from = static_cast<std::size_t>(first - start);
     const auto to = static_cast<std::size_t>(last - start);
-    const auto k_row = static_cast<std::size_t>(start) - kv.k.base;  // may wrap; always used with an offset >= from
-    const auto v_row = static_cast<std::size_t>(start) - kv.v.base;
+    const std::size_t k_row = kv.k.phys(static_cast<std::size_t>(start));  // may wrap; used with an offset >= from
+    const std::size_t v_row = kv.v.phys(static_cast<std::size_t>(start));
     if (from != 0 || to != attend_tile) std::memset(head.keys, 0, attend_tile * head.dk * sizeof(float));
     for (std::size_t r = from; r < to;) {
       const std::size_t n = std::min(attend_stage_rows - r % attend_stage_rows, to - r);
       for (std::size_t j = 0; j < n; ++j) {
+        const float* row = head.stage + j * head.dk;
         decode_row(kv.k, k_row + r + j, kv_head * head.dk, head.dk, head.stage + j * head.dk);
+        if (kv.v_in_k) std::copy(row, row + head.dv, head.values + (r + j) * head.dv);
       }
       turn_rows(head.stage, n, head.dk, head.keys + r);
       r += n;
     }
-    for (std::size_t r = from; r < to; ++r) {
+    for (std::size_t r = from; !kv.v_in_k && r < to; ++r) {
       decode_row(kv.v, v_row + r, kv_head * head.dv, head.dv, head.values + r * head.dv);
     }
   }

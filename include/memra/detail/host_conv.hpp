@@ -21,6 +21,8 @@ namespace memra::detail {
 /// where x_c at a negative time -m is the ring's entry K-1-m. With silu: y = silu_f32(y), that is y / (1 +
 /// exp_f32(-y)). Afterwards the ring holds the last K-1 raw inputs, oldest first; fewer rows than that shift it. In a
 /// round the ring stays, and the raw inputs are kept for the commit.
+/// A ring in 16 bits holds them rounded, and every tap but the newest reads them so, also inside a call: T tokens in
+/// one call give the bits of T calls.
 template <class Simd>
 struct ConvBody {
   using F = F32x16<Simd>;
@@ -56,12 +58,13 @@ struct ConvBody {
   void whole_block(std::size_t first) const noexcept {
     const std::size_t taps = r.d_conv;
     const std::size_t width = r.conv_dim();
+    const StateElems ring = r.conv_state();
     float w[max_taps][channels];
     float line[max_taps][channels];
     float bias[channels];
     for (std::size_t c = 0; c < channels; ++c) {
       bias[c] = a.bias != nullptr ? a.bias[first + c] : 0.0F;
-      for (std::size_t j = 0; j + 1 < taps; ++j) line[j][c] = r.conv[(first + c) * (taps - 1) + j];
+      for (std::size_t j = 0; j + 1 < taps; ++j) line[j][c] = ring.load((first + c) * (taps - 1) + j);
     }
     turn_weights(first, w);
     std::size_t next = taps - 1;  // row of `line` that takes the next input
@@ -79,13 +82,16 @@ struct ConvBody {
         }
         (a.silu ? silu_f32(y) : y).store(out + c);
       }
+      if (r.conv_format != Format::f32) {
+        for (float& e : line[next]) e = ring.rounded(e);
+      }
       next = oldest;
     }
     if (r.round.mode != RoundMode::none) return;
     std::size_t row = next;
     for (std::size_t j = 0; j + 1 < taps; ++j) {
       row = row + 1 == taps ? 0 : row + 1;
-      for (std::size_t c = 0; c < channels; ++c) r.conv[(first + c) * (taps - 1) + j] = line[row][c];
+      for (std::size_t c = 0; c < channels; ++c) ring.store((first + c) * (taps - 1) + j, line[row][c]);
     }
   }
 
@@ -106,19 +112,20 @@ struct ConvBody {
   void one_channel(std::size_t c) const noexcept {
     const std::size_t kept = r.d_conv - 1;
     const std::size_t width = r.conv_dim();
-    float* ring = r.conv + c * kept;
-    // Input at time t - kept + j; the ring comes before token 0.
+    const StateElems ring = r.conv_state() + c * kept;
+    // Input at time t - kept + j, as the ring holds it; the ring comes before token 0.
     const auto input = [&](std::size_t t, std::size_t j) {
-      return t + j < kept ? ring[t + j] : a.x[(t + j - kept) * width + c];
+      return t + j < kept ? ring.load(t + j) : ring.rounded(a.x[(t + j - kept) * width + c]);
     };
     for (std::size_t t = 0; t < r.rows; ++t) {
       float y = a.bias != nullptr ? a.bias[c] : 0.0F;
-      for (std::size_t j = 0; j <= kept; ++j) y = y + product(a.weight[c * r.d_conv + j], input(t, j));
+      for (std::size_t j = 0; j < kept; ++j) y = y + product(a.weight[c * r.d_conv + j], input(t, j));
+      y = y + product(a.weight[c * r.d_conv + kept], a.x[t * width + c]);
       a.y[t * width + c] = a.silu ? silu_f32(y) : y;
     }
     if (r.round.mode != RoundMode::none) return;
     // Ascending, so that an entry is read before it is overwritten.
-    for (std::size_t j = 0; j < kept; ++j) ring[j] = input(r.rows, j);
+    for (std::size_t j = 0; j < kept; ++j) ring.store(j, input(r.rows, j));
   }
 };
 

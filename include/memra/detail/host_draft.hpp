@@ -10,6 +10,7 @@
 #include <memra/detail/host_scratch.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -59,11 +60,8 @@ struct DraftAttendBody {
     // A length beyond its bound would run over the scratch; a key outside the plane is never touched.
     const std::int64_t len = std::clamp<std::int64_t>(*d.len_d, 0, static_cast<std::int64_t>(d.len_bound));
     const std::int64_t end = std::min(len + block, base + static_cast<std::int64_t>(d.phys_rows));
-    std::int64_t first_visible = static_cast<std::int64_t>(d.floor);
-    if (d.window != 0) {
-      const std::int64_t p = len + static_cast<std::int64_t>(item.x);
-      first_visible = std::max(first_visible, p - (static_cast<std::int64_t>(d.window) - 1));
-    }
+    std::int64_t first_visible =
+        std::max(static_cast<std::int64_t>(d.floor), window_start(len + static_cast<std::int64_t>(item.x), d.window));
     // The block is visible whatever window and floor say.
     first_visible = std::max(std::min(first_visible, len), base);
     const std::int64_t begin = a.arm == DraftArm::full_scan ? base : first_visible;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memra/codec.hpp>
 #include <memra/detail/codec_scalar.hpp>
+#include <memra/detail/portable_plane.hpp>
 #include <memra/format.hpp>
 #include <memra/launch.hpp>
 #include <memra/layout.hpp>
@@ -15,21 +16,8 @@
 
 namespace memra::detail {
 
-/// Physical row of stream row *pos_d + i, or false if the call must not touch it: a negative
-/// position (see StepPos), below base, at or beyond `capacity`,
-/// or outside the plane. Positions are data, so this is asked where the kernel runs.
-inline bool writable_row(std::int64_t pos, std::size_t i, std::size_t base, std::size_t phys_rows, std::size_t capacity,
-                         std::size_t& phys) noexcept {
-  if (pos < 0) return false;
-  const std::int64_t row = pos + static_cast<std::int64_t>(i);
-  const auto r = static_cast<std::size_t>(row);
-  if (r < base || r >= capacity || r - base >= phys_rows) return false;
-  phys = r - base;
-  return true;
-}
-
-/// append: row i of the call is encoded into physical row *pos_d + i - base, each row by itself, so one call of many
-/// rows and many calls of one row write the same bytes. Item (i, 0) writes K, item (i, 1) writes V.
+/// append: row i of the call is encoded into the physical row of stream row *pos_d + i, each row by itself, so one call
+/// of many rows and many calls of one row write the same bytes. Item (i, 0) writes K, item (i, 1) writes V.
 struct AppendBody {
   KvWriteView kv;
   const float* k;
@@ -39,7 +27,7 @@ struct AppendBody {
     const PlaneView& plane = item.y == 0 ? kv.k : kv.v;
     const float* src = item.y == 0 ? k : v;
     std::size_t phys = 0;
-    if (!writable_row(*kv.at.pos_d, item.x, plane.base, plane.phys_rows(), kv.at.capacity, phys)) return;
+    if (!portable_row(*kv.at.pos_d, item.x, PortableTarget(plane), kv.at.capacity, phys)) return;
     encode_row(plane, phys, src + item.x * plane.shape.width);
   }
 };
@@ -52,7 +40,7 @@ struct ReadRowsBody {
 
   void operator()(const Item& item) const noexcept {
     const std::size_t width = plane.shape.width;
-    decode_row(plane, first - plane.base + item.x, 0, width, out + item.x * width);
+    decode_row(plane, plane.phys(first + item.x), 0, width, out + item.x * width);
   }
 };
 

@@ -19,7 +19,19 @@
 
 namespace memra::detail {
 
-/// delta_scan, one value head per item.
+/// Keeps the keys of a stash: the first value head that reads a key head does, one writer each.
+inline void keep_keys(const RecurView& r, const ScanArgs& a, std::size_t h) noexcept {
+  const std::size_t head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
+  for (std::size_t before = 0; before < h; ++before) {
+    if (r.map.key_head(before, r.n_k_heads, r.n_v_heads) == head) return;
+  }
+  for (std::size_t t = 0; t < r.rows; ++t) {
+    std::memcpy(r.round.k + (t * r.n_k_heads + head) * r.d_k, a.k + t * a.k_stride + head * r.d_k,
+                r.d_k * sizeof(float));
+  }
+}
+
+/// delta_scan of the gated delta rule on an f32 state, one value head per item. RuleScanBody serves everything else.
 ///
 /// Definition per value head, column c of S and token, in f32 without contraction, in this order:
 ///   S[i] = S[i] * exp_f32(g)        for every i < d_k
@@ -43,7 +55,7 @@ struct ScanBody {
       case RoundMode::planes:
         return all_columns<RoundMode::planes>(item.x);
       case RoundMode::stash:
-        keep_keys(item.x);
+        keep_keys(r, a, item.x);
         return all_columns<RoundMode::stash>(item.x);
     }
   }
@@ -97,18 +109,6 @@ struct ScanBody {
     const auto aligned = [](const float* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
     return r.round.n_planes * r.n_v_heads * r.d_v * r.d_k * sizeof(float) > large && r.d_k % 4 == 0 &&
            columns * r.d_k <= max_stash_d_k && aligned(r.ssm) && aligned(r.round.planes);
-  }
-
-  // The first value head that reads a key head keeps its keys: one writer each.
-  void keep_keys(std::size_t h) const noexcept {
-    const std::size_t head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
-    for (std::size_t before = 0; before < h; ++before) {
-      if (r.map.key_head(before, r.n_k_heads, r.n_v_heads) == head) return;
-    }
-    for (std::size_t t = 0; t < r.rows; ++t) {
-      std::memcpy(r.round.k + (t * r.n_k_heads + head) * r.d_k, a.k + t * a.k_stride + head * r.d_k,
-                  r.d_k * sizeof(float));
-    }
   }
 
   template <std::size_t N, RoundMode Mode>

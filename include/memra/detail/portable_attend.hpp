@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/detail/kv_range.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/platform.hpp>
 #include <memra/detail/portable_plane.hpp>
 #include <memra/detail/portable_sum.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/detail/window.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -23,11 +25,23 @@ struct PortableAttend {
   PortableSource k;
   PortableSource v;
   AttendArgs a;
+  KvRange range;
   std::size_t n_kv_heads;
   std::size_t dk;
   std::size_t dv;
-  std::size_t window;
+  std::size_t v_head;  ///< elements from one head's values to the next: dv, or dk where V is a part of K
   const std::int32_t* pos_d;
+
+  PortableAttend(const KvReadView& kv, const AttendArgs& args) noexcept
+      : k(kv.k),
+        v(values_of(kv)),
+        a(args),
+        range(kv),
+        n_kv_heads(kv.n_kv_heads),
+        dk(kv.head_dim_k),
+        dv(kv.head_dim_v),
+        v_head(kv.v_in_k ? kv.head_dim_k : kv.head_dim_v),
+        pos_d(kv.at.pos_d) {}
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
     const std::size_t kv_head = item.y / (a.n_heads / n_kv_heads);
@@ -37,13 +51,10 @@ struct PortableAttend {
     const float* q = a.q + query * dk;
     float* out = a.out + query * dv + first;
 
-    const std::int64_t end = std::int64_t{*pos_d} + static_cast<std::int64_t>(item.z) + 1;
-    const std::int64_t base = most(static_cast<std::int64_t>(k.base), static_cast<std::int64_t>(v.base));
-    const std::int64_t last =
-        least(static_cast<std::int64_t>(k.base + k.rows), static_cast<std::int64_t>(v.base + v.rows));
-    const std::int64_t lo = most(window == 0 ? 0 : end - static_cast<std::int64_t>(window), base);
-    const std::int64_t hi = least(end, last);
-    if (hi <= lo || *pos_d < 0) {
+    const KvRange::Rows seen = range.seen(*pos_d, item.z);
+    const std::int64_t lo = seen.lo;
+    const std::int64_t hi = seen.hi;
+    if (hi <= lo) {
       for (std::size_t d = 0; d < n; ++d) out[d] = 0.0F;
       return;
     }
@@ -58,7 +69,7 @@ struct PortableAttend {
       float p[attend_tile];
       float top = f32_from_bits(f32_minus_inf_bits);
       for (std::int64_t key = from; key < to; ++key) {
-        const float s = score(q, static_cast<std::size_t>(key) - k.base, kv_head);
+        const float s = score(q, k.phys(static_cast<std::size_t>(key)), kv_head);
         p[key - start] = s;
         top = s > top ? s : top;
       }
@@ -73,7 +84,7 @@ struct PortableAttend {
       PortableLanes lanes;
       for (std::int64_t key = from; key < to; ++key) {
         float y[portable_group];
-        portable_decode(v, static_cast<std::size_t>(key) - v.base, kv_head * dv + first, n, y);
+        portable_decode(v, v.phys(static_cast<std::size_t>(key)), kv_head * v_head + first, n, y);
         const float w = exp_f32(p[key - start] - m);
         lanes.add(static_cast<std::size_t>(key - start), w);
         for (std::size_t d = 0; d < n; ++d) o[d] = o[d] + product(w, y[d]);
@@ -114,10 +125,8 @@ struct PortableDraftRange {
     const std::int64_t held = base + static_cast<std::int64_t>(d.phys_rows);
     const std::int64_t end = full < held ? full : held;
     auto first = static_cast<std::int64_t>(d.floor);
-    if (d.window != 0) {
-      const std::int64_t reach = len + static_cast<std::int64_t>(row) - (static_cast<std::int64_t>(d.window) - 1);
-      first = reach > first ? reach : first;
-    }
+    const std::int64_t reach = window_start(len + static_cast<std::int64_t>(row), d.window);
+    first = reach > first ? reach : first;
     first = first < len ? first : len;
     first = first > base ? first : base;
     PortableDraftRange r;

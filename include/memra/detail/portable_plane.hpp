@@ -31,18 +31,23 @@ struct PortablePlane {
   std::size_t base;
   std::size_t width;
   Format format;
+  bool ring;
 
   explicit PortablePlane(const BasicPlaneView<Byte>& p) noexcept
       : first(row_cursor<Cursor>(p, 0, 0)),
         rows(p.shape.rows),
         base(p.base),
         width(p.shape.width),
-        format(p.shape.format) {
+        format(p.shape.format),
+        ring(p.ring) {
     const SubPlanes parts = sub_planes(p.shape);
     quant_row = parts.part[0].row_bytes;
     scale_row = parts.part[parts.count - 1].row_bytes;
     fifth_row = parts.count == max_sub_planes ? parts.part[1].row_bytes : scale_row;
   }
+
+  /// Physical row of a stream row that is there.
+  MEMRA_HD std::size_t phys(std::size_t row) const noexcept { return ring ? row % rows : row - base; }
 
   MEMRA_HD Cursor at(std::size_t row, std::size_t block) const noexcept {
     return {first.quants + row * quant_row + block * first.quant_stride,
@@ -100,13 +105,14 @@ MEMRA_HD inline void portable_decode(const PortableSource& p, std::size_t row, s
   }
 }
 
-/// Physical row of stream row *pos_d + i, or false if the call must not touch it.
-MEMRA_HD inline bool portable_row(std::int64_t pos, std::size_t i, std::size_t base, std::size_t rows,
-                                  std::size_t capacity, std::size_t& phys) noexcept {
+/// Physical row of stream row *pos_d + i, or false if the call must not touch it: a negative position (see StepPos), at
+/// or beyond `capacity`, or outside a flat plane.
+MEMRA_HD inline bool portable_row(std::int64_t pos, std::size_t i, const PortableTarget& p, std::size_t capacity,
+                                  std::size_t& phys) noexcept {
   if (pos < 0) return false;
   const std::size_t r = static_cast<std::size_t>(pos) + i;
-  if (r < base || r >= capacity || r - base >= rows) return false;
-  phys = r - base;
+  if (r >= capacity || (!p.ring && (r < p.base || r - p.base >= p.rows))) return false;
+  phys = p.phys(r);
   return true;
 }
 

@@ -22,7 +22,7 @@ struct PortableRoundApply {
   static constexpr Grid grid(const RoundCommit& c, std::size_t n) noexcept { return {c.heads * parts, c.n_layers, n}; }
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
-    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
     if (item.y >= c.n_layers) return;
     const RecurView r = c.layers[item.y];
     const auto accept = static_cast<std::size_t>(c.accepted());
@@ -30,15 +30,18 @@ struct PortableRoundApply {
     if (c.mode != RoundMode::stash || h >= r.n_v_heads || accept == 0) return;
     const std::size_t n = r.d_k;
     const float* k = r.round.k + r.map.key_head(h, r.n_k_heads, r.n_v_heads) * n;
+    const StateElems s = r.plane_state(r.current());
+    const std::size_t width = r.decay_width();
     for (std::size_t i = item.x % parts; i < n; i += parts) {
+      const float* decay = r.round.decay + h * width + (width == 1 ? 0 : i);
       for (std::size_t v = 0; v < r.d_v; ++v) {
-        float& s = r.plane(r.current())[(h * r.d_v + v) * n + i];
-        float y = s;
+        const std::size_t at = (h * r.d_v + v) * n + i;
+        float y = s.load(at);
         for (std::size_t t = 0; t < accept; ++t) {
-          y = product(y, r.round.decay[t * r.n_v_heads + h]) +
-              product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]);
+          y = s.rounded(product(y, decay[t * r.n_v_heads * width]) +
+                        product(k[t * r.n_k_heads * n + i], r.round.u[(t * r.n_v_heads + h) * r.d_v + v]));
         }
-        s = y;
+        s.store(at, y);
       }
     }
   }
@@ -58,7 +61,7 @@ struct RoundCommitBody {
   }
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
-    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
     const std::int32_t accept = c.accepted();
     if (item.x == 0 && item.y == 0) move_words(c, accept);
     if (item.y >= c.n_layers || accept == 0) return;
@@ -68,26 +71,31 @@ struct RoundCommitBody {
     const std::size_t first = item.x * channels;
     const auto a = static_cast<std::size_t>(accept);
     for (std::size_t ch = first; ch < first + channels && ch < width; ++ch) {
-      float* ring = r.conv + ch * kept;
+      const StateElems ring = r.conv_state() + ch * kept;
       // Ascending, so that an entry is read before it is overwritten.
       for (std::size_t j = 0; j < kept; ++j) {
-        ring[j] = a + j < kept ? ring[a + j] : r.round.conv_rows[(a + j - kept) * width + ch];
+        ring.store(j, a + j < kept ? ring.load(a + j) : r.round.conv_rows[(a + j - kept) * width + ch]);
       }
     }
   }
 
- private:
+  /// What one item of each cache does, whatever else the others do.
   MEMRA_HD static void move_words(const RoundCommit& c, std::int32_t accept) noexcept {
+    const std::int32_t rows = c.verified();
+    if (rows < 0) return;
     RoundWords& w = *c.words;
-    if (c.asked() != accept) w.status = 1;
-    const std::int32_t pos = *c.pos_d;
-    if (pos >= 0) {
-      const bool fits = accept <= c.capacity - pos;
-      if (!fits) w.status = 1;
-      *c.pos_d = fits ? pos + accept : ~pos;
-    }
-    if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
     w.generation = next_generation(w.generation);
+    const std::int32_t pos = *c.pos_d;
+    if (pos < 0) return;
+    // Of rows that did not all fit the kernels kept nothing that could be accepted: the stream ends here.
+    const bool fits = rows <= c.capacity - pos;
+    if (!fits || c.asked() != accept) w.status = 1;
+    if (!fits) {
+      *c.pos_d = ~pos;
+      return;
+    }
+    *c.pos_d = pos + accept;
+    if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
   }
 };
 

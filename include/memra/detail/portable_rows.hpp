@@ -25,12 +25,12 @@ struct PortableAppend {
     const PortableTarget& plane = item.z == 0 ? k : v;
     if (item.x * portable_group >= plane.width) return;
     std::size_t phys = 0;
-    if (!portable_row(*pos_d, item.y, plane.base, plane.rows, capacity, phys)) return;
+    if (!portable_row(*pos_d, item.y, plane, capacity, phys)) return;
     portable_encode(plane, phys, item.x, (item.z == 0 ? k_in : v_in) + item.y * plane.width);
   }
 };
 
-/// read_rows: item (group, row). `first` is a physical row.
+/// read_rows: item (group, row). `first` is a stream row.
 struct PortableReadRows {
   PortableSource plane;
   std::size_t first;
@@ -39,7 +39,7 @@ struct PortableReadRows {
   MEMRA_HD void operator()(const Item& item) const noexcept {
     const std::size_t at = item.x * portable_group;
     const std::size_t n = plane.width - at < portable_group ? plane.width - at : portable_group;
-    portable_decode(plane, first + item.y, at, n, out + item.y * plane.width + at);
+    portable_decode(plane, plane.phys(first + item.y), at, n, out + item.y * plane.width + at);
   }
 };
 

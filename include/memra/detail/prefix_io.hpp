@@ -1,11 +1,12 @@
-// Copies between a cache and a prefix, plane by plane, through the one description of layouts.
+// Copies between a cache and a prefix, piece by piece, and what must agree before a state of elsewhere is taken.
 #pragma once
 
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
+#include <memra/detail/copy_runs.hpp>
+#include <memra/detail/state_pieces.hpp>
 #include <memra/error.hpp>
-#include <memra/layout.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
@@ -14,23 +15,6 @@
 #include <vector>
 
 namespace memra::detail {
-
-/// Copies rows [0, n) of a K or V plane, or a whole state plane, between two plans of one model.
-template <class Dev>
-Status copy_plane(const PlanePlan& to, Dev& to_dev, std::byte* dst, const PlanePlan& from, Dev& from_dev,
-                  const std::byte* src, std::size_t n) {
-  if (to.slab != SlabKind::rows) return copy_between(to_dev, dst, from_dev, src, to.payload);
-  const Segments dst_runs = segments(to.shape, 0, n);
-  const Segments src_runs = segments(from.shape, 0, n);
-  for (std::size_t i = 0; i < dst_runs.count; ++i) {
-    if (Status s = copy_between(to_dev, dst + dst_runs.run[i].offset, from_dev, src + src_runs.run[i].offset,
-                                dst_runs.run[i].bytes);
-        !s) {
-      return s;
-    }
-  }
-  return {};
-}
 
 /// The planes that a prefix holds: all but second buffers, which carry nothing from step to step.
 inline std::vector<const PlanePlan*> kept_planes(const Plan& plan) {
@@ -45,7 +29,12 @@ inline std::vector<const PlanePlan*> kept_planes(const Plan& plan) {
 inline std::vector<LayerSpec> meaning(std::vector<LayerSpec> layers) {
   for (LayerSpec& layer : layers) {
     for (StateSpec& state : layer.states) {
-      std::visit(Overloaded{[](AttentionSpec& a) { a.n_heads = 0; }, [](RecurrentSpec& r) { r.second_buffer = false; }},
+      std::visit(Overloaded{[](AttentionSpec& a) {
+                              a.n_heads = 0;
+                              a.ring_slack = a.ring_slack == 0 ? 0 : 1;
+                              if (a.v_in_k) a.v_format = a.k_format;
+                            },
+                            [](SharedKvSpec& s) { s.n_heads = 0; }, [](RecurrentSpec& r) { r.second_buffer = false; }},
                  state);
     }
   }
@@ -54,28 +43,43 @@ inline std::vector<LayerSpec> meaning(std::vector<LayerSpec> layers) {
 
 /// Refuses unless both plans hold the same planes: layer, state, kind, format, layout, width, and bytes of fixed
 /// planes.
-inline Status same_planes(const Plan& cache, const Plan& prefix) {
-  const std::vector<const PlanePlan*> cache_planes = kept_planes(cache);
-  const std::vector<const PlanePlan*> prefix_planes = kept_planes(prefix);
-  if (cache_planes.size() != prefix_planes.size()) {
-    return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu planes, this model %zu",
-                           prefix_planes.size(), cache_planes.size());
+/// @param what  how to call what came from elsewhere, in a sentence
+inline Status same_planes(const char* call, const char* what, const Plan& ours, const Plan& theirs) {
+  const std::vector<const PlanePlan*> our_planes = kept_planes(ours);
+  const std::vector<const PlanePlan*> their_planes = kept_planes(theirs);
+  if (our_planes.size() != their_planes.size()) {
+    return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%s has %zu planes, this model %zu", what,
+                           their_planes.size(), our_planes.size());
   }
-  for (std::size_t i = 0; i < cache_planes.size(); ++i) {
-    const PlanePlan& a = *cache_planes[i];
-    const PlanePlan& b = *prefix_planes[i];
+  for (std::size_t i = 0; i < our_planes.size(); ++i) {
+    const PlanePlan& a = *our_planes[i];
+    const PlanePlan& b = *their_planes[i];
     const bool fixed_differs = a.slab != SlabKind::rows && a.payload != b.payload;
     if (a.layer != b.layer || a.state != b.state || a.kind != b.kind || a.shape.format != b.shape.format ||
         a.shape.layout != b.shape.layout || a.shape.width != b.shape.width || fixed_differs) {
       return Status::failure(
-          ErrorKind::bad_argument, "from_prefix", 0, 0,
-          "plane %zu: the prefix holds layer %zu as %s/%s of %zu elements, this model layer %zu as %s/%s "
-          "of %zu",
-          i, b.layer, to_string(b.shape.format).data(), to_string(b.shape.layout).data(), b.shape.width, a.layer,
+          ErrorKind::bad_argument, call, 0, 0,
+          "plane %zu: %s holds layer %zu as %s/%s of %zu elements, this model layer %zu as %s/%s of %zu", i, what,
+          b.layer, to_string(b.shape.format).data(), to_string(b.shape.layout).data(), b.shape.width, a.layer,
           to_string(a.shape.format).data(), to_string(a.shape.layout).data(), a.shape.width);
     }
   }
   return {};
+}
+
+/// Refuses a state at `pos` of the model `theirs` that a cache of `cfg` and this size cannot take.
+/// @param theirs_planned  a plan of it, of any placement
+inline Status takes_state(const char* call, const char* what, const ModelConfig& cfg, std::size_t max_ctx,
+                          const ModelConfig& theirs, const Plan& theirs_planned, std::size_t pos) {
+  if (pos > max_ctx) {
+    return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%s has %zu rows, max_ctx is %zu", what, pos, max_ctx);
+  }
+  if (cfg.n_vocab == theirs.n_vocab && meaning(cfg.layers) == meaning(theirs.layers)) return {};
+  auto planned = plan(cfg, max_ctx);
+  if (!planned) return planned.status();
+  if (Status s = same_planes(call, what, *planned, theirs_planned); !s) return s;
+  return Status::failure(ErrorKind::bad_argument, call, 0, 0,
+                         "%s was made by a model of other heads, windows or vocabulary", what);
 }
 
 /// What Cache::export_prefix and Cache::from_prefix do once their arguments are known to be sound.
@@ -99,16 +103,17 @@ struct PrefixIo {
       if (Status s = dev.copy(fixed->data(), state[d].data(), fixed->size()); !s) return s;
       prefix.devices_.push_back({&dev, *std::move(rows), *std::move(fixed)});
     }
-    for (std::size_t i = 0; i < core.plan.planes.size(); ++i) {
-      const PlanePlan& from = core.plan.planes[i];
-      if (from.slab != SlabKind::rows) continue;
-      const PlanePlan& to = prefix.plan_.planes[i];
-      Dev& dev = *core.devices[from.device].dev;
-      if (Status s = copy_plane(to, dev, prefix.devices_[to.device].rows->data() + to.offset, from, dev,
-                                core.devices[from.device].rows.data() + from.offset, n);
-          !s) {
-        return s;
-      }
+    const auto from = state_pieces(core.plan, n);
+    const auto to = state_pieces(prefix.plan_, n);
+    std::vector<std::vector<CopyItem>> pieces(core.devices.size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const PlanePlan& plane = core.plan.planes[from[i].plane];
+      if (plane.slab != SlabKind::rows) continue;  // the state went over in one copy per device
+      pieces[plane.device].push_back(
+          {address(prefix.plan_, to[i], prefix.slabs()), address(core.plan, from[i], core.slabs()), to[i].bytes});
+    }
+    for (std::size_t d = 0; d < pieces.size(); ++d) {
+      if (Status s = copy_all(*core.devices[d].dev, pieces[d].data(), pieces[d].size()); !s) return s;
     }
     if (core.parked_valid && core.parked_pos == n) {
       Dev& dev = *core.devices[core.stages.back().device].dev;
@@ -122,40 +127,43 @@ struct PrefixIo {
 
   /// Refuses a prefix that a cache of this model and size cannot take.
   static Status check(const ModelConfig& cfg, std::size_t max_ctx, const CachePrefix<Dev>& prefix) {
-    const auto refuse = [](const char* sentence) {
-      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "%s", sentence);
-    };
-    if (prefix.devices_.empty()) return refuse("the prefix is empty (moved-from)");
-    if (prefix.pos() > max_ctx) {
-      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix has %zu rows, max_ctx is %zu",
-                             prefix.pos(), max_ctx);
+    if (prefix.devices_.empty()) {
+      return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix is empty (moved-from)");
     }
-    if (cfg.n_vocab == prefix.config_.n_vocab && meaning(cfg.layers) == meaning(prefix.config_.layers)) return {};
-    auto planned = plan(cfg, max_ctx);
-    if (!planned) return planned.status();
-    if (Status s = same_planes(*planned, prefix.plan_); !s) return s;
-    return refuse("the prefix was made by a model of other heads, windows or vocabulary");
+    return takes_state("from_prefix", "the prefix", cfg, max_ctx, prefix.config_, prefix.plan_, prefix.pos());
   }
 
   /// Fills a fresh cache of any placement. After a failure the cache is to be thrown away.
   static Status read(CacheCore<Dev>& core, const CachePrefix<Dev>& prefix) {
     const std::size_t n = prefix.pos();
-    const auto to = kept_planes(core.plan);
-    const auto held = kept_planes(prefix.plan_);
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const PlanePlan& p = *to[i];
-      const PlanePlan& q = *held[i];
-      const auto& source = prefix.devices_[q.device];
-      const std::byte* from = q.slab == SlabKind::rows ? source.rows->data() : source.state->data();
-      auto& target = core.devices[p.device];
-      if (Status s = copy_plane(p, *target.dev, target.slab(p.slab) + p.offset, q, *source.dev, from + q.offset, n);
-          !s) {
+    const auto to = state_pieces(core.plan, n);
+    const auto from = state_pieces(prefix.plan_, n);
+    std::vector<std::vector<CopyItem>> here(core.devices.size());  // on one device object; the others one by one
+    for (std::size_t i = 0, next = 0; i < to.size(); i = next) {
+      Dev* const to_dev = core.devices[core.plan.planes[to[i].plane].device].dev;
+      Dev* const from_dev = prefix.devices_[prefix.plan_.planes[from[i].plane].device].dev;
+      std::byte* const dst = address(core.plan, to[i], core.slabs());
+      const std::byte* const src = address(prefix.plan_, from[i], prefix.slabs());
+      std::size_t bytes = 0;
+      // What lies together on both sides goes in one copy: the state of all layers does, as a rule.
+      for (next = i; next < to.size() && core.devices[core.plan.planes[to[next].plane].device].dev == to_dev &&
+                     prefix.devices_[prefix.plan_.planes[from[next].plane].device].dev == from_dev &&
+                     address(core.plan, to[next], core.slabs()) == dst + bytes &&
+                     address(prefix.plan_, from[next], prefix.slabs()) == src + bytes;
+           ++next) {
+        bytes += to[next].bytes;
+      }
+      if (to_dev == from_dev) {
+        here[core.plan.planes[to[i].plane].device].push_back({dst, src, bytes});
+      } else if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) {
         return s;
       }
     }
+    for (std::size_t d = 0; d < here.size(); ++d) {
+      if (Status s = copy_all(*core.devices[d].dev, here[d].data(), here[d].size()); !s) return s;
+    }
     if (Status s = core.store_pos(n); !s) return s;
-    core.pos = n;
-    core.len = n;
+    core.restore(n);
     if (!prefix.logits_) return {};
     Dev& dev = *core.devices[core.stages.back().device].dev;
     auto logits = dev.alloc(prefix.logits_->size());

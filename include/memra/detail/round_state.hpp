@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memra/detail/cache_core.hpp>
 #include <memra/error.hpp>
+#include <memra/format.hpp>
 #include <memra/layers.hpp>
 #include <memra/round_views.hpp>
 #include <memra/views.hpp>
@@ -41,6 +42,7 @@ Status store_words(CacheCore<Dev>& core, std::size_t plane) noexcept {
   return {};
 }
 
+/// Makes the rounds' tables and words on the devices.
 template <class Dev>
 Status place_rounds(CacheCore<Dev>& core) {
   const RoundPlan& paid = core.plan.round;
@@ -64,6 +66,7 @@ Status place_rounds(CacheCore<Dev>& core) {
         table.push_back(c->view({nullptr, paid.rows, 0, 0}, c->round));
         commit.conv_dim = std::max(commit.conv_dim, table.back().conv_dim());
         commit.heads = std::max(commit.heads, table.back().n_v_heads);
+        commit.plain = commit.plain && table.back().plain();
       }
     }
     commit.n_layers = table.size();
@@ -84,11 +87,10 @@ Status land(CacheCore<Dev>& core) noexcept {
   if (core.plane == 0) return {};
   const Status copied = each_recurrent_state(core, [&](Dev& dev, RecurComponent& c) {
     const RecurView r = c.view({}, c.round);
-    const std::size_t bytes = r.n_v_heads * r.d_v * r.d_k * sizeof(float);
-    return dev.copy(reinterpret_cast<std::byte*>(c.ssm), reinterpret_cast<const std::byte*>(r.plane(core.plane)),
-                    bytes);
+    const std::size_t bytes = row_bytes(r.ssm_format, r.ssm_elems());
+    return bytes == 0 ? Status() : dev.copy(c.ssm.data(), r.plane_state(core.plane).data(), bytes);
   });
-  if (!copied) return copied;
+  if (!copied) return core.noted(copied);
   TaintScope<Dev> taint(core);
   if (Status s = store_words(core, 0); !s) return s;
   taint.done();
@@ -105,6 +107,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   bool agree = true;
   bool ran_out = false;
   std::int32_t status = 0;
+  std::size_t furthest = 0;
   for (std::size_t s = 0; s < core.stages.size(); ++s) {
     const auto& stage = core.stages[s];
     Dev& dev = *core.devices[stage.device].dev;
@@ -113,14 +116,15 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
     const auto get = [&](void* to, const void* from, std::size_t n) {
       return dev.download(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), n);
     };
-    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return f;
+    if (Status f = get(&now, stage.pos_d, sizeof now); !f) return core.noted(f);
     if (stage.commit.words != nullptr) {
-      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return f;
+      if (Status f = get(&w, stage.commit.words, sizeof w); !f) return core.noted(f);
     }
     if (s == 0) words = w;
     const std::int32_t reached = now < 0 ? ~now : now;
     agree = agree && (s == 0 || (reached == pos && (now < 0) == ran_out)) && w.plane == words.plane &&
             w.generation == words.generation;
+    furthest = std::max(furthest, static_cast<std::size_t>(reached));
     ran_out = ran_out || now < 0;
     status |= w.status;
     pos = s == 0 ? reached : std::min(pos, reached);  // what every stage has passed is committed
@@ -129,11 +133,12 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.plane = static_cast<std::size_t>(words.plane);
   core.generation = words.generation;
   const bool was_open = core.step_open;
+  core.wrote(furthest, core.longest);
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
   if (agree && status == 0 && !ran_out) return {};
-  core.tainted = true;
   if (!agree) {
+    core.taint("stages that were at different steps or rounds");
     return Status::failure(
         ErrorKind::bad_state, "catch_up", 0, 0,
         "the stages are at different steps or rounds: one was missed, or an advance failed half way; "
@@ -141,9 +146,11 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
         core.pos);
   }
   if (status != 0 && !ran_out) {
+    core.taint("an accept length that was outside its round");
     return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                            "an accept length was outside the round; roll back or reset");
   }
+  core.taint("a step on the device that would have passed max_ctx");
   return Status::failure(ErrorKind::bad_state, "catch_up", 0, 0,
                          "rows on the device would have passed max_ctx %zu; the stream ends at position %zu: roll back "
                          "or reset",

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
+#include <memra/detail/checked_math.hpp>
 
 namespace memra::detail {
 
@@ -33,7 +35,7 @@ inline constexpr std::size_t attend_chunks_bound = 256;
 /// and kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
 constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
   std::size_t n = 16;
-  while (n < attend_chunks_bound && 2 * n * n_kv_heads * (head_dim_v / 32) <= 2048) n *= 2;
+  while (n < attend_chunks_bound && 2 * n * n_kv_heads * std::max<std::size_t>(head_dim_v / 32, 1) <= 2048) n *= 2;
   return n;
 }
 
@@ -45,10 +47,22 @@ constexpr std::size_t attend_split_bytes(std::size_t n_heads, std::size_t n_kv_h
          (head_dim_v + 2);
 }
 
+/// What no device gives: the answer where the product does not fit.
+inline constexpr std::size_t no_scratch = std::numeric_limits<std::size_t>::max();
+
+/// Whether the formulas below fit: asked of an upper bound of them, since they multiply without looking.
+constexpr bool attend_scratch_fits(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_k,
+                                   std::size_t head_dim_v) noexcept {
+  const CheckedSize queries = CheckedSize(std::max(n_heads, n_kv_heads)) * attend_block_rows;
+  const CheckedSize tile = CheckedSize(head_dim_k) + head_dim_v + 1;
+  return ((tile * n_kv_heads + queries * tile) * 4 * (2 * attend_chunks_bound)).valid();
+}
+
 /// Scratch of attend: the larger of what either way to compute it needs. On the host every kv head has its own, since
 /// items of a launch may run at the same time. 64 bytes more let the kernel align its start.
 constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_k,
                                            std::size_t head_dim_v, std::size_t rows) noexcept {
+  if (!attend_scratch_fits(n_heads, n_kv_heads, head_dim_k, head_dim_v)) return no_scratch;
   const std::size_t group = n_kv_heads == 0 ? 0 : n_heads / n_kv_heads;
   return std::max(4 * n_kv_heads * attend_head_floats(group, head_dim_k, head_dim_v, rows),
                   attend_split_bytes(n_heads, n_kv_heads, head_dim_v, rows)) +
@@ -58,7 +72,8 @@ constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv
 /// Scratch of draft_attend: for every query row, the scores of one head against every row below len_bound + block_rows.
 constexpr std::size_t draft_scratch_bytes(std::size_t /*n_heads*/, std::size_t /*n_kv*/, std::size_t /*head_dim*/,
                                           std::size_t block_rows, std::size_t len_bound) noexcept {
-  return 4 * block_rows * (len_bound + block_rows) + 64;
+  const CheckedSize bytes = (CheckedSize(len_bound) + block_rows) * 4 * block_rows + 64;
+  return bytes.valid() ? bytes.value() : no_scratch;
 }
 
 }  // namespace memra::detail

@@ -174,6 +174,8 @@ class WrapDev : public ForwardKernels<Dev> {
  protected:
   Policy& policy() noexcept { return shared_->policy; }
   const Policy& policy() const noexcept { return shared_->policy; }
+  /// The policy as something that may outlive the wrapper.
+  std::shared_ptr<const Policy> shared_policy() const noexcept { return {shared_, &shared_->policy}; }
 
  private:
   static DevCall plain(DevOp op) noexcept { return {op, to_string(op), 0, nullptr}; }
@@ -214,7 +216,9 @@ class WrapDev : public ForwardKernels<Dev> {
     auto made = zeroed ? dev_.zeros(whole) : dev_.alloc(whole);
     if (!made) {
       const Status& s = made.status();  // of the size that the caller asked for
-      return whole == n ? s : Status::failure(s.kind(), s.operation(), s.native(), n, "%s", s.text());
+      if (whole == n) return s;
+      const Status ours = Status::failure(s.kind(), s.operation(), s.native(), n, "%s", s.text());
+      return s.asynchronous() ? ours.as_asynchronous() : ours;
     }
     const WrapBlock at{made->data() + policy().front(), n, made->data(), whole, shared_->born + 1};
     if (Status s = policy().born(dev_, at, zeroed); !s) return s;

@@ -32,6 +32,10 @@ struct WrapKernels {
     return run(d, "delta_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::delta_scan(in, r, a); });
   }
   template <class D>
+  static Status linear_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
+    return run(d, "linear_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::linear_scan(in, r, a); });
+  }
+  template <class D>
   static Status round_apply(D& d, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
     return run(d, "round_apply", [=](Inner& in) noexcept { return kernels_of<Inner>::round_apply(in, c, many, n); });
   }

@@ -81,6 +81,21 @@ struct CudaApi {
     return e;
   }
   static Error destroy_pool(Pool pool) noexcept { return cudaMemPoolDestroy(pool); }
+  /// Lets device `other` reach what the pool has and will have; devices are closed to each other at first.
+  static Error open_pool(Pool pool, int other) noexcept {
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = other;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    return cudaMemPoolSetAccess(pool, &access, 1);
+  }
+  /// Whether the hardware lets device `other` reach memory of device `ordinal`.
+  static Error can_reach(bool* yes, int other, int ordinal) noexcept {
+    int can = 0;
+    const Error e = cudaDeviceCanAccessPeer(&can, other, ordinal);
+    *yes = e == ok && can != 0;
+    return e;
+  }
   static Error trim_pool(Pool pool, std::size_t keep) noexcept { return cudaMemPoolTrimTo(pool, keep); }
   static Error allocate(void** p, std::size_t n, Pool pool, Stream s) noexcept {
     return cudaMallocFromPoolAsync(p, n, pool, s);
@@ -91,6 +106,12 @@ struct CudaApi {
 
   static Error copy(void* dst, const void* src, std::size_t n, Stream s) noexcept {
     return cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, s);
+  }
+  /// Optional in an Api: `rows` pieces of `n` bytes, each `pitch` bytes behind the one before it.
+  static constexpr std::size_t longest_pitch = 0x7fffffff;  // cudaDevAttrMaxPitch of every device so far
+  static Error copy_strided(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t n,
+                            std::size_t rows, Stream s) noexcept {
+    return cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, n, rows, cudaMemcpyDeviceToDevice, s);
   }
   static Error copy_in(void* dst, const void* host, std::size_t n, Stream s) noexcept {
     return cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, s);

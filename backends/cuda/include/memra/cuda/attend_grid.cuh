@@ -51,6 +51,12 @@ struct CudaAttendShape {
   std::size_t most_chunks;
   const std::int32_t* pos_d;
 
+  /// Chunks to launch where no row is beyond `pos_bound` plus its own place: of the smallest size at most so many, and
+  /// a row far back has larger ones.
+  std::size_t grid_chunks(std::size_t pos_bound) const noexcept {
+    const std::size_t reach = (pos_bound + first_row + rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
+    return reach < most_chunks ? reach : most_chunks;
+  }
   __device__ AttendSpan span(std::size_t row) const {
     return AttendSpan::of(*pos_d, first_row + row, window, base, end);
   }

@@ -1,0 +1,85 @@
+// memra-plan: how much state a model takes, and how long a context fits.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <memra/error.hpp>
+#include <plan/figures.hpp>
+#include <plan/json_report.hpp>
+#include <plan/numbers.hpp>
+#include <plan/picture.hpp>
+#include <plan/report.hpp>
+#include <plan/request.hpp>
+#include <plan/verify.hpp>
+#include <string>
+
+namespace {
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) planner::refuse("--svg: cannot write " + path);
+}
+
+int run(const planner::Flags& flags) {
+  const planner::Request request = planner::read_request(flags);
+  const planner::Figures figures = planner::figures(request);
+  planner::Verdict verdict = {true, ""};
+  if (flags.verify) verdict = planner::verify(request, figures);
+  if (!flags.svg.empty()) write_file(flags.svg, planner::picture(request, figures));
+  if (flags.json) {
+    planner::OrderedJson json = planner::json_report(request, figures);
+    if (flags.verify) json["verified"] = verdict.equal;
+    std::printf("%s\n", json.dump(2).c_str());
+  } else {
+    planner::print_report(request, figures);
+    if (flags.verify) std::printf("\n%s\n", verdict.words.c_str());
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    planner::refuse("could not write all of the standard output");
+  }
+  return verdict.equal ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  planner::Flags f;
+  CLI::App app{"Plans the state of a model: bytes of everything, and the longest context that fits."};
+  app.add_option("model", f.model, "a config.json, a folder with one, or a GGUF file")->required();
+  app.add_option("--ctx", f.ctx, "tokens of context; default: what the model was made for");
+  app.add_option("--kv", f.kv, "formats of K and V: f32 f16 bf16 q8_0 q5_1 q4_0 fp8")->capture_default_str();
+  app.add_option("--rows", f.rows, "speculative rounds of up to so many rows, the pending token included");
+  app.add_option("--strategy", f.strategy, "how rounds are taken back: planes, stash, replay or automatic");
+  app.add_option("--stages", f.stages, "pipeline stages, each on a device of its own");
+  app.add_option("--devices", f.devices, "memory of each stage's device: 80GiB,80GiB");
+  app.add_option("--sequences", f.sequences, "caches of this kind at a time")->capture_default_str();
+  app.add_option("--state", f.state, "format of the recurrent state: f32, bf16 or f16")->capture_default_str();
+  app.add_option("--conv", f.conv, "format of the convolutions' history: f32, bf16 or f16")->capture_default_str();
+  app.add_option("--draft", f.draft, "config.json of a block-diffusion drafter, one draft cache per sequence");
+  app.add_option("--ring-slack", f.ring_slack,
+                 "rows that a window's ring keeps beyond it: the longest call and take-back; 0: windows in flat planes")
+      ->capture_default_str();
+  app.add_flag("--second-buffer", f.second_buffer,
+               "a second copy of every ssm, for kernels that do not update in place");
+  app.add_option("--fit", f.fit, "memory of every device: says the longest context that fits in it");
+  app.add_flag("--json", f.json, "the figures as JSON");
+  app.add_option("--svg", f.svg, "file for a picture of memory against context");
+  app.add_flag("--verify", f.verify, "allocates the plan on the host and compares; exit status 1 if it differs");
+  try {
+    app.parse(argc, argv);
+    return run(f);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    std::fflush(stdout);
+    std::fprintf(stderr, "memra-plan: %s\n", e.what());
+  } catch (const memra::Error& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "memra-plan: %s\n", e.what());
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "memra-plan: %s\n", e.what());
+  }
+  return 2;
+}

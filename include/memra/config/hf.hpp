@@ -1,0 +1,285 @@
+// parse_hf_config: the config.json that Hugging Face models carry, read as a list of layers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memra/config/fields.hpp>
+#include <memra/config/hf_attention.hpp>
+#include <memra/config/hf_gemma.hpp>
+#include <memra/config/hf_latent.hpp>
+#include <memra/config/hf_recurrent.hpp>
+#include <memra/config/json.hpp>
+#include <memra/config/model.hpp>
+#include <memra/error.hpp>
+#include <memra/model_config.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace memra::config {
+
+/// The readers, each for one way of describing layers.
+enum class HfReader : std::uint8_t {
+  llama,
+  mistral,
+  mixtral,
+  qwen,
+  qwen3,
+  qwen_moe,
+  gemma2,
+  gemma3,
+  gemma3n,
+  gemma4,
+  gpt_oss,
+  llama4,
+  attention_128,
+  latent,
+  sparse_latent,
+  mimo_v2,
+  nas,
+  qwen_hybrid,
+  kimi_linear,
+  jamba,
+  granite_hybrid,
+  falcon_h1,
+  nemotron_h,
+  lfm2,
+  minimax,
+};
+
+struct HfFamily {
+  std::string_view type;
+  HfReader reader;
+};
+
+/// model_type, without a closing "_text", and how it is read.
+inline constexpr std::array<HfFamily, 54> hf_families = {{
+    {"llama", HfReader::llama},
+    {"mistral", HfReader::mistral},
+    {"ministral3", HfReader::mixtral},
+    {"mixtral", HfReader::mixtral},
+    {"qwen2", HfReader::qwen},
+    {"qwen3", HfReader::qwen3},
+    {"qwen3_moe", HfReader::qwen_moe},
+    {"qwen3_vl", HfReader::qwen3},
+    {"qwen3_vl_moe", HfReader::qwen_moe},
+    {"qwen3_next", HfReader::qwen_hybrid},
+    {"qwen3_5", HfReader::qwen_hybrid},
+    {"qwen3_5_moe", HfReader::qwen_hybrid},
+    {"qwen3_6", HfReader::qwen_hybrid},
+    {"qwen3_6_moe", HfReader::qwen_hybrid},
+    {"gemma2", HfReader::gemma2},
+    {"gemma3", HfReader::gemma3},
+    {"gemma3n", HfReader::gemma3n},
+    {"gemma4", HfReader::gemma4},
+    {"gpt_oss", HfReader::gpt_oss},
+    {"llama4", HfReader::llama4},
+    {"glm4", HfReader::llama},
+    {"glm4_moe", HfReader::llama},
+    {"granite", HfReader::llama},
+    {"granitemoe", HfReader::llama},
+    {"nemotron", HfReader::llama},
+    {"mimo", HfReader::qwen},
+    {"minimax_m2", HfReader::attention_128},
+    {"deepseek_v2", HfReader::latent},
+    {"deepseek_v3", HfReader::latent},
+    {"deepseek_v32", HfReader::sparse_latent},
+    {"kimi_k2", HfReader::latent},
+    {"kimi_k25", HfReader::latent},
+    {"glm4_moe_lite", HfReader::latent},
+    {"glm_moe_dsa", HfReader::sparse_latent},
+    {"mistral4", HfReader::latent},
+    {"mimo_v2_flash", HfReader::mimo_v2},
+    {"mimo_v2", HfReader::mimo_v2},
+    {"nemotron-nas", HfReader::nas},
+    {"nemotron_nas", HfReader::nas},
+    {"deci", HfReader::nas},
+    {"kimi_linear", HfReader::kimi_linear},
+    {"kimi_k3", HfReader::kimi_linear},
+    {"jamba", HfReader::jamba},
+    {"granitemoehybrid", HfReader::granite_hybrid},
+    {"bamba", HfReader::granite_hybrid},
+    {"falcon_h1", HfReader::falcon_h1},
+    {"nemotron_h", HfReader::nemotron_h},
+    {"nemotron_h_moe", HfReader::nemotron_h},
+    {"lfm2", HfReader::lfm2},
+    {"lfm2_moe", HfReader::lfm2},
+    {"lfm2_vl", HfReader::lfm2},
+    {"minimax", HfReader::minimax},
+    {"minimax_m1", HfReader::minimax},
+    {"minimax_text_01", HfReader::minimax},
+}};
+
+/// Fields that change what a model keeps. One that is set and that its family's reader did not ask for was not
+/// understood.
+inline constexpr std::array<const char*, 36> hf_state_fields = {
+    "layer_types",
+    "layers_block_type",
+    "hybrid_override_pattern",
+    "hybrid_layer_pattern",
+    "attn_type_list",
+    "full_attn_idxs",
+    "full_attention_idxs",
+    "attn_layer_indices",
+    "linear_attn_config",
+    "block_configs",
+    "per_layer_config",
+    "full_attention_interval",
+    "attn_layer_period",
+    "sliding_window",
+    "sliding_window_pattern",
+    "attention_chunk_size",
+    "num_kv_shared_layers",
+    "kv_source_layers",
+    "cla_share_factor",
+    "kv_lora_rank",
+    "index_head_dim",
+    "compress_ratios",
+    "compress_rates",
+    "global_head_dim",
+    "v_head_dim",
+    "swa_head_dim",
+    "linear_num_value_heads",
+    "mamba_d_state",
+    "mamba_num_heads",
+    "ssm_state_size",
+    "conv_L_cache",
+    "cross_attention_layers",
+    "num_nextn_predict_layers",
+    "mtp_num_hidden_layers",
+    "mtp_hybrid_override_pattern",
+    "is_encoder_decoder",
+};
+
+namespace detail {
+
+inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelConfig& out) {
+  switch (reader) {
+    case HfReader::llama:
+      return read_attention(f, s, {}, out);
+    case HfReader::mistral:
+      return read_attention(f, s, {.windows = Windows::all, .window = 4096}, out);
+    case HfReader::mixtral:
+      return read_attention(f, s, {.windows = Windows::all}, out);
+    case HfReader::qwen:
+      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096}, out);
+    case HfReader::qwen3:
+      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096, .head_dim = 128}, out);
+    case HfReader::qwen_moe:
+      return read_attention(f, s, {.windows = Windows::switched, .window = 4096}, out);
+    case HfReader::gemma2:
+      return read_attention(
+          f, s,
+          {.windows = Windows::pattern, .window = 4096, .interval = 2, .head_dim = 256, .n_heads = 8, .n_kv_heads = 4},
+          out);
+    case HfReader::gemma3:
+      return read_attention(
+          f, s,
+          {.windows = Windows::pattern, .window = 4096, .interval = 6, .head_dim = 256, .n_heads = 8, .n_kv_heads = 4},
+          out);
+    case HfReader::gemma3n:
+      return read_gemma(f, s, false, out);
+    case HfReader::gemma4:
+      return read_gemma(f, s, true, out);
+    case HfReader::gpt_oss:
+      return read_attention(f, s, {.windows = Windows::pattern, .window = 128, .interval = 2, .head_dim = 64}, out);
+    case HfReader::llama4:
+      return read_llama4(f, s, out);
+    case HfReader::attention_128:
+      return read_attention(f, s, {.head_dim = 128}, out);
+    case HfReader::latent:
+      return read_latent(f, s, false, out);
+    case HfReader::sparse_latent:
+      return read_latent(f, s, true, out);
+    case HfReader::mimo_v2:
+      return read_mimo_v2(f, s, out);
+    case HfReader::nas:
+      return read_nas(f, s, out);
+    case HfReader::qwen_hybrid:
+      return read_qwen_hybrid(f, s, out);
+    case HfReader::kimi_linear:
+      return read_kimi_linear(f, s, out);
+    case HfReader::jamba:
+      return read_jamba(f, s, out);
+    case HfReader::granite_hybrid:
+      return read_granite_hybrid(f, s, out);
+    case HfReader::falcon_h1:
+      return read_falcon_h1(f, s, out);
+    case HfReader::nemotron_h:
+      return read_nemotron_h(f, s, out);
+    case HfReader::lfm2:
+      return read_lfm2(f, s, out);
+    case HfReader::minimax:
+      return read_minimax(f, s, out);
+  }
+}
+
+inline std::optional<HfReader> hf_reader(std::string_view type) {
+  constexpr std::string_view suffix = "_text";
+  if (type.size() > suffix.size() && type.substr(type.size() - suffix.size()) == suffix) {
+    type.remove_suffix(suffix.size());
+  }
+  for (const HfFamily& family : hf_families) {
+    if (family.type == type) return family.reader;
+  }
+  return std::nullopt;
+}
+
+/// The description of the language model: the file itself, or an object inside one of several modalities.
+inline Result<Json> hf_text_config(Json root) {
+  constexpr std::array<const char*, 3> names = {"text_config", "llm_config", "language_config"};
+  for (const char* name : names) {
+    if (!root.contains(name) || root[name].is_null()) continue;
+    if (!root[name].is_object()) {
+      return refuse("config.json",
+                    std::string("field ") + name + " is " + Fields::shown(root[name]) + "; expected an object");
+    }
+    Json inner = std::move(root[name]);
+    if (!inner.contains("model_type") && root.contains("model_type")) inner["model_type"] = root["model_type"];
+    return inner;
+  }
+  return root;
+}
+
+}  // namespace detail
+
+/// Reads a config.json.
+///
+/// @param text     the file; the bare literals Infinity and NaN are accepted where nothing depends on them
+/// @param storage  formats and slack that the file does not say
+/// @return corrupt, in one sentence that names the field, what it holds and what was expected: not JSON, a model_type
+///         that is not known, a field that is missing, wrong, contradicts another one, or is not understood
+inline Result<Model> parse_hf_config(std::string_view text, const Storage& storage = {}) {
+  Result<Json> parsed = parse_json(text, "config.json");
+  if (!parsed) return parsed.status();
+  Result<Json> inner = detail::hf_text_config(*std::move(parsed));
+  if (!inner) return inner.status();
+  Fields f(*inner, "config.json");
+  Model m;
+  m.family = f.text("model_type", nullptr);
+  if (!f.status().ok()) return f.status();
+  if (m.family == "deepseek_v4") {
+    return Status::failure(ErrorKind::unsupported, "config.json", 0, 0,
+                           "field model_type is 'deepseek_v4': its compress_ratios keep one row for several tokens, a "
+                           "kind of state this library does not have");
+  }
+  const std::optional<HfReader> reader = detail::hf_reader(m.family);
+  if (!reader) {
+    return refuse("config.json", "field model_type is " + in_quotes(m.family) + "; expected one of the " +
+                                     std::to_string(hf_families.size()) + " in hf_families, from llama to nemotron_h");
+  }
+  detail::read_hf_layers(*reader, f, storage, m.state);
+  m.state.n_vocab = f.size("vocab_size", 0, most_dim, 0);
+  m.max_positions = f.size({"max_position_embeddings", "model_max_length"}, 0, most_positions, 0);
+  for (const char* name : hf_state_fields) {
+    if (f.was_read(name) || !f.says_something(name)) continue;
+    f.fail(f.named(name) + " is " + Fields::shown(f.at(name)) + ", which " + in_quotes(m.family) +
+           " models are not known to use; expected it to be absent");
+  }
+  if (!f.status().ok()) return f.status();
+  return m;
+}
+
+}  // namespace memra::config

@@ -1,0 +1,242 @@
+// config.json of models whose every layer is attention, with or without windows.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memra/config/fields.hpp>
+#include <memra/config/layer_list.hpp>
+#include <memra/config/model.hpp>
+#include <memra/model_config.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace memra::config {
+
+/// What all attention is described by.
+struct HfHeads {
+  std::size_t n_layers = 0;
+  std::size_t n_heads = 0;
+  std::size_t n_kv_heads = 0;
+  std::size_t head_dim = 0;
+};
+
+inline std::size_t hf_layers(Fields& f) {
+  return f.size({"num_hidden_layers", "n_layers"}, 1, most_layers);
+}
+
+/// n_heads is a multiple of n_kv_heads; else refused.
+inline void check_groups(Fields& f, const char* heads, std::size_t n_heads, const char* kv, std::size_t n_kv_heads) {
+  if (!f.status().ok() || n_heads % n_kv_heads == 0) return;
+  f.fail(f.named(heads) + " is " + std::to_string(n_heads) + "; expected a multiple of " + kv + " = " +
+         std::to_string(n_kv_heads));
+}
+
+/// A head_dim that is stated wins; else the family's default, or hidden_size / num_attention_heads for 0.
+inline std::size_t hf_head_dim(Fields& f, std::size_t n_heads, std::size_t family_default) {
+  if (f.has("head_dim") || family_default != 0) return f.size("head_dim", 1, most_head_dim, family_default);
+  const std::size_t hidden = f.size("hidden_size", 1, most_dim);
+  if (f.status().ok() && hidden % n_heads != 0) {
+    f.fail("field hidden_size is " + std::to_string(hidden) +
+           "; expected a multiple of num_attention_heads = " + std::to_string(n_heads) + ", or a head_dim");
+  }
+  return std::max<std::size_t>(hidden / n_heads, 1);
+}
+
+inline HfHeads hf_heads(Fields& f, std::size_t default_head_dim, std::optional<std::size_t> default_heads = {},
+                        std::optional<std::size_t> default_kv_heads = {}) {
+  HfHeads h;
+  h.n_layers = hf_layers(f);
+  h.n_heads = f.size({"num_attention_heads", "num_heads"}, 1, most_heads, default_heads);
+  h.n_kv_heads = f.size("num_key_value_heads", 1, most_heads, default_kv_heads.value_or(h.n_heads));
+  h.head_dim = hf_head_dim(f, h.n_heads, default_head_dim);
+  check_groups(f, "num_attention_heads", h.n_heads, "num_key_value_heads", h.n_kv_heads);
+  return h;
+}
+
+/// Which layers of a family have the window where no list says so.
+enum class Windows : std::uint8_t {
+  never,       ///< sliding_window means nothing, or must not be there
+  all,         ///< all layers, once sliding_window is set
+  switched,    ///< with use_sliding_window, all layers
+  from_layer,  ///< with use_sliding_window, layers from max_window_layers on
+  pattern,     ///< all but every sliding_window_pattern-th
+};
+
+/// The habits of a family, from its published configuration class.
+struct HfAttention {
+  Windows windows = Windows::never;
+  std::size_t window = 0;    ///< where sliding_window is absent; 0: no window then
+  std::size_t interval = 0;  ///< where sliding_window_pattern is absent
+  std::size_t head_dim = 0;  ///< where head_dim is absent; 0: hidden_size / num_attention_heads
+  std::optional<std::size_t> n_heads = {};
+  std::optional<std::size_t> n_kv_heads = {};
+  const char* window_name = "sliding_window";
+};
+
+/// sliding_window: absent means the family's default, null means none.
+inline std::size_t hf_window(Fields& f, const HfAttention& family) {
+  const bool stated = f.has(family.window_name) || f.is_null(family.window_name);
+  return f.size(family.window_name, 0, most_positions, stated ? 0 : family.window);
+}
+
+/// Kinds of the layers of an attention model, and the window of the sliding ones.
+struct HfWindows {
+  std::vector<LayerKind> kinds;
+  std::size_t window = 0;
+};
+
+inline HfWindows hf_windows(Fields& f, const HfAttention& family, std::size_t n_layers) {
+  HfWindows w;
+  const bool has_switch = family.windows == Windows::switched || family.windows == Windows::from_layer;
+  const bool on = !has_switch || f.boolean("use_sliding_window", false);
+  const bool has_list = f.has("layer_types");
+  const std::size_t stated = family.windows == Windows::never && !has_list ? 0 : hf_window(f, family);
+  const std::size_t first =
+      family.windows == Windows::from_layer ? f.size("max_window_layers", 0, most_positions, 28) : 0;
+  w.window = on ? stated : 0;
+  // An encoder's window is another one.
+  if (f.has("use_bidirectional_attention") &&
+      (f.at("use_bidirectional_attention") == true || f.at("use_bidirectional_attention") == "all")) {
+    f.fail("field use_bidirectional_attention is " + Fields::shown(f.at("use_bidirectional_attention")) +
+           "; expected a causal model");
+  }
+  if (has_list) {  // a list wins over every rule
+    w.kinds = named_kinds(f, "layer_types", n_layers, {LayerKind::full, LayerKind::sliding});
+    if (f.has("sliding_window_pattern")) f.size("sliding_window_pattern", 1, most_layers);
+  } else if (family.windows == Windows::pattern) {
+    const std::size_t interval =
+        f.size({"sliding_window_pattern", "_sliding_window_pattern"}, 1, most_layers, family.interval);
+    w.kinds = every_nth(n_layers, interval, LayerKind::sliding, LayerKind::full);
+    if (w.window == 0) w.kinds.assign(n_layers, LayerKind::full);
+  } else {
+    w.kinds.assign(n_layers, LayerKind::full);
+    for (std::size_t il = first; il < n_layers && w.window != 0; ++il) w.kinds[il] = LayerKind::sliding;
+  }
+  if (w.window == 0 && std::find(w.kinds.begin(), w.kinds.end(), LayerKind::sliding) != w.kinds.end()) {
+    f.fail("field layer_types names sliding layers, but " + std::string(family.window_name) +
+           " is absent, null or switched off; expected a window");
+  }
+  return w;
+}
+
+/// Appends `n` layers past the trunk that are like `layer`.
+inline void add_mtp(ModelConfig& out, std::size_t n, const LayerSpec& layer) {
+  out.layers.insert(out.layers.end(), n, layer);
+  out.n_mtp += n;
+}
+
+inline std::size_t hf_nextn(Fields& f) {
+  return f.size({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}, 0, 64, 0);
+}
+
+/// Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and 3, gpt-oss, GLM-4, MiniMax-M2 and others like them.
+inline void read_attention(Fields& f, const Storage& s, const HfAttention& family, ModelConfig& out) {
+  const HfHeads h = hf_heads(f, family.head_dim, family.n_heads, family.n_kv_heads);
+  const HfWindows w = hf_windows(f, family, h.n_layers);
+  for (const LayerKind kind : w.kinds) {
+    const std::size_t window = kind == LayerKind::sliding ? w.window : 0;
+    out.layers.push_back(full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim, window)));
+  }
+  if (f.has("attn_type_list")) {  // MiniMax-M2 says of every layer that it is attention
+    for (const LayerKind kind : numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full)) {
+      if (kind == LayerKind::linear) f.fail("field attn_type_list holds 0; expected 1, attention, for every layer");
+    }
+  }
+  std::size_t n_mtp = hf_nextn(f);
+  if (f.boolean("use_mtp", false)) {
+    n_mtp += f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
+  }
+  add_mtp(out, n_mtp, full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
+}
+
+/// Llama 4: chunked layers see the tokens since their chunk began, so a ring of a chunk's rows holds all they need.
+inline void read_llama4(Fields& f, const Storage& s, ModelConfig& out) {
+  const HfHeads h = hf_heads(f, 128, 40, 8);
+  const bool null_chunk = f.is_null("attention_chunk_size");
+  const std::size_t chunk = f.size("attention_chunk_size", 1, most_positions, null_chunk ? 0 : 8192);
+  std::vector<LayerKind> kinds;
+  if (f.has("layer_types")) {
+    kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::sliding});
+  } else if (f.has("no_rope_layers") && !(f.at("no_rope_layers").is_array() && f.at("no_rope_layers").empty())) {
+    // 1 means RoPE, and with it chunks.
+    kinds = numbered_kinds(f, "no_rope_layers", h.n_layers, LayerKind::full, LayerKind::sliding);
+  } else {
+    kinds =
+        every_nth(h.n_layers, f.size("no_rope_layer_interval", 1, most_layers, 4), LayerKind::sliding, LayerKind::full);
+  }
+  for (const LayerKind kind : kinds) {
+    const std::size_t window = kind == LayerKind::sliding ? chunk : 0;
+    out.layers.push_back(full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim, window)));
+  }
+}
+
+/// MiMo-V2: K wider than V, and sliding layers with heads of their own.
+inline void read_mimo_v2(Fields& f, const Storage& s, ModelConfig& out) {
+  const HfHeads h = hf_heads(f, 192);
+  const std::size_t v_dim = f.size("v_head_dim", 1, most_head_dim, 128);
+  const std::size_t window =
+      f.size({"sliding_window", "sliding_window_size", "attention_chunk_size"}, 1, most_positions);
+  const std::size_t swa_heads = f.size("swa_num_attention_heads", 1, most_heads, h.n_heads);
+  const std::size_t swa_kv = f.size("swa_num_key_value_heads", 1, most_heads, h.n_kv_heads);
+  const std::size_t swa_dim = f.size("swa_head_dim", 1, most_head_dim, h.head_dim);
+  const std::size_t swa_v_dim = f.size("swa_v_head_dim", 1, most_head_dim, v_dim);
+  check_groups(f, "swa_num_attention_heads", swa_heads, "swa_num_key_value_heads", swa_kv);
+  std::vector<LayerKind> kinds;
+  if (f.has("layer_types")) {
+    kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::sliding});
+  }
+  if (f.has("hybrid_layer_pattern")) {
+    const auto listed = numbered_kinds(f, "hybrid_layer_pattern", h.n_layers, LayerKind::full, LayerKind::sliding);
+    if (!kinds.empty()) must_agree(f, "hybrid_layer_pattern", listed, "layer_types", kinds);
+    kinds = listed;
+  } else if (kinds.empty()) {
+    f.fail("field hybrid_layer_pattern is missing; expected a list of 0 (full) and 1 (sliding), or layer_types");
+  }
+  for (const LayerKind kind : kinds) {
+    const AttentionSpec a = kind == LayerKind::sliding ? attention(s, swa_heads, swa_kv, swa_dim, swa_v_dim, window)
+                                                       : attention(s, h.n_heads, h.n_kv_heads, h.head_dim, v_dim);
+    out.layers.push_back(full_attention(a));
+  }
+}
+
+/// Nemotron-NAS: a list of blocks, each with kv heads of its own or none.
+inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
+  const std::size_t n_layers = hf_layers(f);
+  const std::size_t n_heads = f.size("num_attention_heads", 1, most_heads);
+  const std::size_t head_dim = hf_head_dim(f, n_heads, 0);
+  if (!f.has("block_configs")) return f.fail("field block_configs is missing; expected a list of one block per layer");
+  if (!is_list_of(f, "block_configs", n_layers)) return;
+  for (std::size_t il = 0; il < n_layers && f.status().ok(); ++il) {
+    const std::string prefix = "block_configs[" + std::to_string(il) + "]";
+    const Json& block = f.at("block_configs")[il];
+    if (!block.is_object() || !block.contains("attention") || !block["attention"].is_object()) {
+      return f.fail("field " + prefix + ".attention is missing; expected an object");
+    }
+    Fields a(block["attention"], f.what(), prefix + ".attention.");
+    const bool no_op = a.boolean("no_op", false);
+    if (a.boolean("replace_with_linear", false) || no_op) {
+      out.layers.push_back(no_state());
+    } else {
+      std::size_t kv = 0;
+      if (a.has("num_key_value_heads")) {
+        kv = a.size("num_key_value_heads", 1, n_heads);
+      } else {
+        const std::size_t group = a.size("n_heads_in_group", 1, n_heads);
+        if (n_heads % group != 0) {
+          a.fail(a.named("n_heads_in_group") + " is " + std::to_string(group) + "; expected a divisor of " +
+                 "num_attention_heads = " + std::to_string(n_heads));
+        }
+        kv = std::max<std::size_t>(n_heads / group, 1);
+      }
+      for (const char* name : {"window_length", "num_sink_tokens", "sparsify"}) {
+        if (a.says_something(name)) a.fail(a.named(name) + " is " + Fields::shown(a.at(name)) + "; expected null");
+      }
+      out.layers.push_back(full_attention(attention(s, n_heads, kv, head_dim, head_dim)));
+    }
+    if (!a.status().ok()) return f.fail(a.status().text());
+  }
+}
+
+}  // namespace memra::config

@@ -1,0 +1,57 @@
+// The bytes that make up a state at a boundary, as runs in the planes of a plan: what a prefix and a hand-over move.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memra/layout.hpp>
+#include <memra/plan.hpp>
+#include <memra/views.hpp>
+#include <vector>
+
+namespace memra::detail {
+
+/// A run of bytes of one plane.
+struct StatePiece {
+  std::size_t plane = 0;   ///< index in Plan::planes
+  std::size_t offset = 0;  ///< bytes from the start of the plane
+  std::size_t bytes = 0;
+};
+
+/// The first row that a state of `n` rows holds of a plane: of a ring, what the token at n still sees.
+inline std::size_t first_kept(const PlanePlan& p, std::size_t n) noexcept {
+  return p.window == 0 ? 0 : n - std::min(n, p.window - 1);
+}
+
+/// First rows [0, n) of every K and V plane, one piece per sub-plane, of a ring the rows of the window at n, one piece
+/// per sub-plane and tile; then every conv and ssm whole; each in the order of the plan's planes. Two plans of one
+/// model give the same sizes in the same order, whatever their rows and placements: no ring splits a tile. Second
+/// buffers and what rounds keep carry nothing from step to step and are left out.
+/// @pre n <= plan.max_ctx
+inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
+  std::vector<StatePiece> pieces;
+  for (std::size_t i = 0; i < plan.planes.size(); ++i) {
+    const PlanePlan& p = plan.planes[i];
+    if (p.slab != SlabKind::rows) continue;
+    for (std::size_t row = first_kept(p, n); row < n;) {
+      const std::size_t rows = p.window == 0 ? n : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
+      const Segments runs = segments(p.shape, p.ring ? row % p.shape.rows : row, rows);
+      for (std::size_t r = 0; r < runs.count; ++r) pieces.push_back({i, runs.run[r].offset, runs.run[r].bytes});
+      row += rows;
+    }
+  }
+  for (std::size_t i = 0; i < plan.planes.size(); ++i) {
+    const PlanePlan& p = plan.planes[i];
+    if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload});
+  }
+  return pieces;
+}
+
+/// Where a piece is, given the slab starts of its device.
+/// @param slab  callable (device index, SlabKind) -> std::byte*
+template <class Slab>
+std::byte* address(const Plan& plan, const StatePiece& piece, const Slab& slab) {
+  const PlanePlan& p = plan.planes[piece.plane];
+  return slab(p.device, p.slab) + p.offset + piece.offset;
+}
+
+}  // namespace memra::detail

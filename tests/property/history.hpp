@@ -1,0 +1,81 @@
+// One history: a script's operations on a machine, what happened in it, and how random scripts are made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <property/script.hpp>
+#include <string>
+#include <support/planes.hpp>
+
+namespace property {
+
+struct Did {
+  std::size_t ops = 0;
+  std::size_t taints = 0;
+  std::size_t faults = 0;
+  std::size_t refusals = 0;
+  std::size_t replays = 0;
+  std::size_t stale = 0;
+  std::size_t published = 0;
+  std::size_t lapped = 0;
+};
+
+template <class Machine, class Plant>
+std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
+  std::size_t at = 0;
+  try {
+    Machine m(s.setup, plant);
+    for (; at < s.ops.size(); ++at) m.apply(s.ops[at]);
+    m.finish();
+    if (did != nullptr) {
+      did->ops += s.ops.size();
+      did->taints += m.taints;
+      did->faults += m.faults;
+      did->refusals += m.refusals;
+      did->published += m.published;
+      if constexpr (requires { m.replays; }) {
+        did->replays += m.replays;
+        did->stale += m.stale;
+        did->lapped += m.lapped;
+      }
+    }
+    return std::nullopt;
+  } catch (const Broken& b) {
+    return Failure{at, b.what};
+  } catch (const std::exception& e) {  // a call that may not fail here did
+    return Failure{at, e.what()};
+  }
+}
+
+/// One script of `n` operations. The letters' frequencies are those of their string.
+inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
+  memra_test::Rng rng(seed);
+  const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
+                              : machine == "draft" ? "bbbbbbbbbccckkktttttteeeeiiiggnvl"
+                                                   : "ffffffggkkkkkksssssrrrrrrzpppxxllll";
+  Script s;
+  s.machine = machine;
+  for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);
+  for (std::size_t i = 0; i < n; ++i) {
+    Op op;
+    op.code = letters[rng.next() % letters.size()];
+    op.a = rng.next() % 64;
+    op.b = rng.next() % 64;
+    op.c = rng.next() % 64;
+    op.fault = rng.next() % 4 == 0 ? 1 + rng.next() % 215 : 0;
+    s.ops.push_back(op);
+  }
+  return s;
+}
+
+/// Every kind of thing happened, or a run says nothing.
+inline bool did_enough(const Did& did, const std::string& machine) {
+  return did.refusals > did.ops / (machine == "late" ? 1000 : 100) && did.faults > did.ops / 50 &&
+         did.taints > did.ops / 200 && did.published > did.ops / 500 &&
+         (machine != "cache" ||
+          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 2500));
+}
+
+}  // namespace property

@@ -1,0 +1,404 @@
+// A Cache on devices whose work fails after it was queued: what an engine must do then, and what it may count on.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
+#include <memra/fault_dev.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/launch.hpp>
+#include <memra/ordered_dev.hpp>
+#include <memra/poison_dev.hpp>
+#include <optional>
+#include <property/cache_machine.hpp>
+#include <property/reference.hpp>
+#include <property/script.hpp>
+#include <string>
+#include <support/placed_on.hpp>
+#include <support/stand_in.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace property {
+
+using Async = memra::OrderedDev<memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra::HostDev>>>>;
+
+/// Bugs planted into what the machine does, for the self test.
+enum class LatePlant {
+  none,
+  doubt_is_ignored,       ///< the engine goes on after an asynchronous failure
+  snapshots_are_trusted,  ///< it rolls back to a snapshot that was never confirmed
+  failure_is_lost,        ///< it throws the Status of a synchronize away
+};
+
+/// The stand-in model in a round by planes: the ssm after each token goes to a plane of its own, conv stays and its raw
+/// inputs are kept.
+struct PlanesBody {
+  memra::RecurView w;
+  memra::RecurrentSpec spec;
+  std::size_t layer;
+  std::size_t nth;
+  StepTokens t;
+
+  void operator()(const memra::Item&) const noexcept {
+    std::size_t from = w.current();
+    for (std::size_t i = 0; i < t.n; ++i) {
+      const std::size_t to = (from + 1) % w.round.n_planes;
+      const std::size_t bytes = memra_test::stand_in::ssm_bytes(spec);
+      if (bytes != 0) std::memcpy(w.plane_state(to).data(), w.plane_state(from).data(), bytes);
+      Bytes conv(memra_test::stand_in::conv_bytes(spec));
+      memra_test::stand_in::move_on(spec, layer, nth, t.token[i],
+                                    memra_test::stand_in::elems(spec.conv_format, conv.data()), w.plane_state(to));
+      for (std::size_t c = 0; w.d_conv > 1 && c < w.conv_dim(); ++c) {
+        w.round.conv_rows[i * w.conv_dim() + c] =
+            memra_test::stand_in::value(memra_test::stand_in::kind_conv, layer, nth, c, t.token[i], 0);
+      }
+      from = to;
+    }
+  }
+};
+
+/// setup: model kind, K format, V format, layout, placement.
+///
+/// The rules (S5, C8): a failure is reported once, by whatever call comes next. It leaves in doubt everything queued
+/// since all devices were last waited for without a failure. If a call of the cache reports it, the cache is tainted.
+/// Back to a snapshot that was confirmed (waited for), or a reset, and every byte is right again.
+class LateMachine {
+  using Cache = memra::Cache<Async>;
+  using Snapshot = memra::CacheSnapshot<Async>;
+
+ public:
+  LateMachine(const std::vector<unsigned>& setup, LatePlant plant)
+      : plant_(plant), cfg_(model_of(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), parts_(parts_of(cfg_)) {
+    for (Async& d : dev_) d.inner().share(plan_);
+    const auto all = memra_test::placements(cfg_.layers.size());
+    where_ = all[at(setup, 4) % all.size()];
+    std::vector<Async*> devs;
+    for (const std::size_t d : where_.devices) devs.push_back(&dev_[d]);
+    memra::CacheOptions options;
+    options.rounds.rows = max_step;
+    options.rounds.replay = options.rounds.planes = true;
+    cache_.emplace(memra::check(Cache::create_ppn(devs, where_.fence, cfg_, short_ctx, options)));
+    expect(wait(), "a device failed without a fault");
+    confirm();
+  }
+
+  void apply(const Op& op) {
+    if (op.fault != 0) arm(op.fault);
+    switch (op.code) {
+      case 'f':
+        feed(1 + op.a % 6, op.b);
+        break;
+      case 'k':
+        round(1 + op.a % 6, op.b, op.c);
+        break;
+      case 's':
+        snapshot(held_[op.a % 3]);
+        break;
+      case 'r':
+        rollback(held_[op.a % 3], op.b);
+        break;
+      case 'z':
+        if (good(cache_->reset())) after_cut({}, 0);
+        break;
+      case 'p':
+        park();
+        break;
+      case 'x':
+        publish(held_[op.a % 3]);
+        break;
+      case 'g':
+        device_feed(1 + op.a % 3, op.b);
+        break;
+      default:
+        look();
+        break;
+    }
+    if (doubt_) repair();
+    expect(!cache_->tainted(), "tainted without a failure");
+  }
+
+  void finish() {
+    look();
+    if (doubt_) repair();
+    for (Held& h : held_) h = {};
+    cache_.reset();
+    for (Async& d : dev_) {
+      expect(d.synchronize().ok(), "a failure without a fault");
+      expect(d.inner().inner().counters().live == 0, "memory was left when everything was gone");
+    }
+  }
+
+  std::size_t refusals = 0;
+  std::size_t taints = 0;
+  std::size_t faults = 0;
+  std::size_t published = 0;
+
+ private:
+  struct Held {
+    std::optional<Snapshot> snap;
+    Tokens tokens;
+    bool confirmed = false;
+  };
+
+  static unsigned at(const std::vector<unsigned>& v, std::size_t i) { return i < v.size() ? v[i] : 0; }
+
+  void arm(unsigned fault) {
+    constexpr std::size_t nth[8] = {1, 2, 3, 4, 6, 9, 14, 25};
+    memra::Fault f;
+    f.nth = nth[fault % 8];
+    f.forever = fault / 8 % 4 == 3;
+    f.torn = fault / 32 % 2 == 1;
+    f.kind = memra::ErrorKind::device_failure;           // a lack of memory is no failure yet: frees may be waiting
+    if (fault / 64 % 2 == 1) f.op = memra::DevOp::copy;  // what snapshots and rollbacks do
+    plan_->arm(f);
+  }
+
+  /// Takes a Status apart. Of the cache's calls: a failure of earlier work must have tainted it.
+  bool good(const memra::Status& s, bool of_cache = true) {
+    if (s.ok()) return true;
+    if (s.asynchronous()) {
+      expect(!of_cache || cache_->tainted(), "an asynchronous failure did not taint: " + s.message());
+      if (plant_ != LatePlant::doubt_is_ignored) doubt_ = true;
+      return false;
+    }
+    ++refusals;  // the call itself failed, and has changed nothing
+    expect(s.kind() == memra::ErrorKind::device_failure && plan_->fired() != 0 && (!of_cache || !cache_->tainted()),
+           "refused, or failed without a fault: " + s.message());
+    plan_->disarm();
+    return false;
+  }
+  template <class T>
+  bool good(const memra::Result<T>& r) {
+    return good(r.status());
+  }
+
+  /// Waits for every device. @return whether all that was queued has been done
+  bool wait() {
+    bool ok = true;
+    for (Async& d : dev_) {
+      memra::Status s = d.synchronize();
+      if (!s && !s.asynchronous() && !good(s, false)) s = d.synchronize();  // waiting failed, not the work
+      if (plant_ != LatePlant::failure_is_lost) ok = good(s, false) && ok;
+    }
+    return ok;
+  }
+  void confirm() {
+    expect(plan_->fired() == 0, "a failure was never reported");
+    plan_->disarm();
+    sure_ = rows_.size();
+    for (Held& h : held_) h.confirmed = h.snap.has_value();
+  }
+  /// Everything is waited for and compared.
+  void look() {
+    // A question that failed may be asked again; it taints only if earlier work failed.
+    if (!good(cache_->catch_up()) && !doubt_) good(cache_->catch_up());
+    if (!wait() || doubt_) return;
+    confirm();
+    const auto got = memra_test::image(*cache_);
+    expect(got == memra_test::straight(cfg_, rows_),
+           "not what a straight run leaves: " + difference(got, memra_test::straight(cfg_, rows_)));
+    for (const Held& h : held_) {
+      if (h.snap) expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
+    }
+  }
+
+  /// The tokens of a forward from `pos` on: those the cache holds already, then new ones.
+  Tokens tokens_at(std::size_t pos, std::size_t n, unsigned branch) const {
+    Tokens t = memra_test::part(rows_, pos, std::min(n, rows_.size() - pos));
+    for (std::size_t i = t.size(); i < n; ++i) t.push_back(static_cast<Token>((branch * 5 + i + pos) % 7));
+    return t;
+  }
+  bool write(memra::Step<Async>& step, const Tokens& t, memra::Strategy by = memra::Strategy::replay) {
+    for (const Part& p : parts_) {
+      const auto* spec = std::get_if<memra::RecurrentSpec>(&p.spec);
+      memra::Status s;
+      if (spec == nullptr || by == memra::Strategy::replay) {
+        s = write_part(*cache_, step, p, t, false);
+      } else {
+        const memra::RecurView w = memra::check(step.recur(p.layer, p.nth));
+        s = memra::launch(cache_->dev(p.layer), "planes", {}, PlanesBody{w, *spec, p.layer, p.nth, StepTokens(t)});
+      }
+      if (!good(s, false)) return false;
+    }
+    return true;
+  }
+  bool forward(const Tokens& t) {
+    auto step = cache_->begin_step(t.size());
+    if (!good(step)) return false;
+    if (!write(*step, t)) return false;
+    return good(cache_->advance());
+  }
+  /// What a take-back left to do, in steps the model has room for.
+  bool replay(const memra::RolledBack& left) {
+    for (std::size_t done = 0; done < left.replay;) {
+      const std::size_t n = std::min(max_step, left.replay - done);
+      if (!forward(memra_test::part(rows_, left.pos + done, n))) return false;
+      done += n;
+    }
+    return true;
+  }
+  void feed(std::size_t n, unsigned branch) {
+    n = std::min(n, short_ctx - rows_.size());
+    if (n == 0) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    if (forward(t)) rows_ = memra_test::join(rows_, t);
+  }
+  void device_feed(std::size_t n, unsigned branch) {
+    if (n > short_ctx - rows_.size()) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    auto step = cache_->begin_device_step(n);
+    if (step.status().kind() == memra::ErrorKind::bad_state) return;  // rounds by planes left the state elsewhere
+    if (!good(step)) return;
+    if (!write(*step, t)) return;
+    if (!good(cache_->advance_d())) return;
+    rows_ = memra_test::join(rows_, t);
+    good(cache_->catch_up());
+  }
+  /// A round, committed by the host's word or the device's, or given up.
+  void round(std::size_t n, unsigned branch, unsigned c) {
+    n = std::min(n, short_ctx - rows_.size());
+    if (n == 0) return;
+    const Tokens t = tokens_at(rows_.size(), n, branch);
+    const auto by = branch % 2 == 0 ? memra::Strategy::replay : memra::Strategy::planes;
+    auto round = cache_->begin_round(n, by);
+    if (!good(round)) return;
+    if (!write(round->step(), t, by)) return;
+    if (c % 8 == 7) {
+      good(round->abandon());
+      return;
+    }
+    const std::size_t accept = c % (n + 1);
+    const Tokens kept = memra_test::part(t, 0, accept);
+    if (by == memra::Strategy::planes && branch % 4 == 1) {
+      if (!commit_on_device(*round, accept)) return;
+      rows_ = memra_test::join(rows_, kept);
+      return;
+    }
+    auto left = round->commit(accept);
+    if (!good(left)) return;
+    rows_ = memra_test::join(rows_, kept);
+    replay(*left);
+  }
+
+  bool commit_on_device(memra::Round<Async>& round, std::size_t accept) {
+    const auto value = static_cast<std::int32_t>(accept);
+    std::vector<Async::Buffer> words;
+    std::vector<const std::int32_t*> at;
+    for (std::size_t s = 0; s < cache_->n_stages(); ++s) {
+      auto b = cache_->stage_dev(s).alloc(sizeof value);
+      if (!good(b.status(), false)) return false;
+      auto* word = reinterpret_cast<std::int32_t*>(b->data());
+      words.push_back(*std::move(b));
+      if (!good(cache_->stage_dev(s).store_i32(word, &value, 1), false)) return false;
+      at.push_back(word);
+    }
+    return good(round.commit_d(at));
+  }
+
+  void snapshot(Held& h) {
+    h.confirmed = false;
+    if (h.snap) {
+      if (!good(cache_->snapshot_into(*h.snap))) return h.snap.reset();
+    } else {
+      auto s = cache_->snapshot();
+      if (!good(s)) return;
+      h.snap.emplace(*std::move(s));
+    }
+    h.tokens = rows_;
+  }
+
+  void after_cut(const Tokens& base, std::size_t accept) {
+    rows_.resize(base.size() + accept);
+    sure_ = std::min(sure_, rows_.size());
+    for (Held& h : held_) {
+      if (h.snap && h.tokens.size() > rows_.size()) {
+        expect(!h.snap->valid(), "a snapshot above a cut is valid");
+        h = {};
+      }
+    }
+  }
+  void rollback(Held& h, unsigned b) {
+    if (!h.snap) return;
+    const std::size_t accept = b % (rows_.size() - h.tokens.size() + 1);
+    auto r = cache_->rollback(*h.snap, accept);
+    if (!good(r)) return;
+    after_cut(Tokens(h.tokens), accept);
+    replay(*r);
+  }
+
+  void park() {
+    Async& dev = cache_->stage_dev(cache_->n_stages() - 1);
+    auto row = dev.zeros(cfg_.n_vocab * sizeof(float));
+    if (!good(row.status(), false)) return;
+    good(cache_->park_logits(reinterpret_cast<const float*>(row->data())));
+  }
+
+  void publish(Held& h) {
+    if (!h.snap || h.tokens.empty()) return;
+    auto p = cache_->export_prefix(*h.snap);
+    if (!good(p)) return;
+    auto made = Cache::from_prefix(dev_[2], cfg_, short_ctx, *p);
+    if (!made) {
+      static_cast<void>(good(made.status(), false));
+      return;
+    }
+    if (!wait() || doubt_) return;
+    confirm();
+    expect(memra_test::image(*made) == memra_test::straight(cfg_, h.tokens), "a prefix holds something else");
+    ++published;
+  }
+
+  void repair() {
+    ++taints;
+    faults += plan_->fired();
+    plan_->disarm();
+    for (Async& d : dev_) {
+      static_cast<void>(d.synchronize().ok());  // what had failed before
+      expect(d.synchronize().ok(), "a failure without a fault");
+    }
+    doubt_ = false;
+    const Held* back = nullptr;
+    for (Held& h : held_) {
+      const bool trusted = h.confirmed || plant_ == LatePlant::snapshots_are_trusted;
+      if (!trusted) {
+        h = {};
+      } else if (h.snap && h.snap->valid()) {
+        back = &h;
+      }
+    }
+    if (back != nullptr) {
+      const std::size_t accept = sure_ - std::min(sure_, back->tokens.size());
+      const auto r = memra::check(cache_->rollback(*back->snap, accept));
+      after_cut(Tokens(back->tokens), accept);
+      expect(replay(r), "a replay failed without a fault");
+    } else {
+      memra::check(cache_->reset());
+      after_cut({}, 0);
+    }
+    expect(!cache_->tainted(), "a repair left the taint");
+    look();
+  }
+
+  LatePlant plant_;
+  memra::ModelConfig cfg_;
+  std::vector<Part> parts_;
+  std::shared_ptr<memra::FaultPlan> plan_ = std::make_shared<memra::FaultPlan>();
+  std::array<Async, 3> dev_;
+  memra_test::PlacedOn where_;
+  std::optional<Cache> cache_;
+  std::array<Held, 3> held_;
+
+  Tokens rows_;           ///< what is fed, as far as the calls said
+  std::size_t sure_ = 0;  ///< rows of it that are known to be there
+  bool doubt_ = false;    ///< a failure of earlier work was reported
+};
+
+}  // namespace property
