@@ -24,7 +24,7 @@ static_assert(attend_smallest_chunk % (attend_warps * attend_step) == 0);
 /// One block: `Queries` query heads of one row that share a kv head, one chunk. Each warp takes an eighth of the chunk,
 /// 32 keys at a time: a lane scores a key for all queries, then owns 4 * Quads elements of the weighted sums.
 template <Format KF, Format VF, bool Split, unsigned Queries, unsigned Quads>
-struct CudaAttendAnyAny {
+struct CudaAttendAny {
   static constexpr unsigned block_threads = 32 * attend_warps;
   static constexpr bool k_blocks = KF == Format::q8_0 || KF == Format::q5_1 || KF == Format::q4_0;
   static constexpr bool v_blocks = VF == Format::q8_0 || VF == Format::q5_1 || VF == Format::q4_0;
