@@ -189,7 +189,7 @@ TEST_CASE("every kernel once", "[attend][sanitize]") {
   }
 }
 
-TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend][sanitize]") {
+TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
   KvShape s;  // 32 kv heads: at most 32 chunks of 256 keys, then they grow
@@ -284,7 +284,7 @@ KvShape plain_shape(F k, F v, std::size_t d) {
   return s;
 }
 
-TEST_CASE("values beyond what halves hold", "[attend][sanitize]") {
+TEST_CASE("values beyond what halves hold", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
   for (const auto& [k, v] : {std::pair{F::q8_0, F::q5_1}, std::pair{F::q8_0, F::q8_0}, std::pair{F::q4_0, F::q4_0}}) {
@@ -307,7 +307,7 @@ TEST_CASE("values beyond what halves hold", "[attend][sanitize]") {
   }
 }
 
-TEST_CASE("what only later rows see does not reach earlier ones, be it infinite", "[attend][sanitize]") {
+TEST_CASE("what only later rows see does not reach earlier ones, be it infinite", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
   const std::pair<F, F> pairs[] = {{F::q8_0, F::q5_1},        {F::q8_0, F::q8_0}, {F::q8_0, F::q4_0},

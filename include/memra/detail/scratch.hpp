@@ -29,7 +29,7 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
 }
 
 /// No row is cut into more pieces than this.
-inline constexpr std::size_t attend_chunks_bound = 256;
+inline constexpr std::size_t attend_chunks_bound = 128;
 
 /// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece
 /// and kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
