@@ -237,4 +237,8 @@ if [ $survivors -ne 0 ]; then
   echo "$survivors of $planted bugs were not planted or not noticed"
   exit 1
 fi
+if [ $planted -eq 0 ]; then
+  echo "no bug has any of these words: $*" >&2
+  exit 2
+fi
 [ -n "$plant" ] && echo "all $planted bugs found their place" || echo "all $planted bugs were noticed"
