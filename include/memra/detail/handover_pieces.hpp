@@ -18,7 +18,7 @@
 
 namespace memra::detail {
 
-/// A piece of the payload in memory of a device object.
+/// A piece of the payload in memory of a device object, 16-byte aligned like every plane and sub-plane.
 template <class Dev>
 struct PlacedPiece {
   Dev* dev = nullptr;
