@@ -160,8 +160,8 @@ mutant cases:B65 'a window keeps fewer rows' plan.hpp 'at.shape = {a.k_format, a
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; if (c.len - at > 8 + accept) return refuse(ErrorKind::bad_state, "rollback", "window");'
 mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/window.hpp 'return p + 1 -' 'return p + 2 -'
-mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/portable_plane.hpp \
-  'static_cast<std::size_t>(pos) + i;' 'static_cast<std::size_t>(pos) + 0 * i;'
+mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
+  'static_cast<std::size_t>(*kv.at.pos_d) + item.x;' 'static_cast<std::size_t>(*kv.at.pos_d) + 0 * item.x;'
 mutant cases:B72 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' ';'
 mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
   'step_rows, step_bound + step_rows, plan.max_ctx'
