@@ -75,7 +75,6 @@ mutant() {
 # --- the cases of docs/cases.md ---
 c=cache.hpp
 core=detail/cache_core.hpp
-build=detail/build_core.hpp
 taken='state.data(), snap.state_[d].data(), state.bytes()); !s) return s;'
 mutant cache_rollback:B01 'accept 0 keeps the state after the step' $c 'if (state.bytes() == 0) continue;' \
   'if (state.bytes() == 0 || accept == 0) continue;'
@@ -94,10 +93,9 @@ mutant cache_rollback:B11 'a refused rollback has moved' $c 'const std::size_t a
 mutant cache_rollback:B13 'only the first buffers come back' $c "$taken" \
   'state.data(), snap.state_[d].data(), state.bytes() / 2); !s) return s;'
 mutant cache_rollback:B14 'pos_d is left behind' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
-mutant cache_rollback:B14 'a recurrent layer names another position' $c 'ssm.f32, core_->pos,' \
-  'ssm.f32, core_->len,'
+mutant cache_rollback:B14 'a recurrent layer names another position' $c 'ssm.f32, core_->pos,' 'ssm.f32, core_->len,'
 mutant cache_rollback:B15 'a smaller accept is refused' $c 'accept > c.len - at' 'accept != c.len - at'
-mutant 'cache_rollback:B19 B20' 'the state does not start from zero' $build 'bytes.state_bytes, true' \
+mutant 'cache_rollback:B19 B20' 'the state does not start from zero' detail/build_core.hpp 'bytes.state_bytes, true' \
   'bytes.state_bytes, false'
 mutant cache_rollback:B22 'reset leaves recurrent state' $c 'd.state.data(), std::byte{0}, d.state.bytes()' \
   'd.state.data(), std::byte{0}, 0'
@@ -133,7 +131,8 @@ mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' deta
 mutant 'cache_prefix:B37 every pair' 'another row count is not looked at' detail/prefix_io.hpp \
   'from = state_pieces(prefix.plan_, n)' 'from = state_pieces(core.plan, n)'
 mutant cache_prefix:B38 'query heads refuse a restore' detail/prefix_io.hpp 'a.n_heads = 0;' ';'
-mutant 'cache_prefix:B37 B40' 'rows are counted and not usable' $core 'pos = len = high' 'pos = high'
+mutant 'cache_prefix:B37 B40' 'rows are restored and not counted' $core 'pos = len = high = restored = n;' \
+  'pos = high = restored = n;'
 mutant cases:B42 'a kept view reaches rows given up' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
 mutant cases:B42 'len stays' $c 'c.len = at + accept;' ''
 mutant cache_rollback:B44 'an emptied cache is not noticed' $c 'if (!core_) return moved_from("rollback");' ''
@@ -155,19 +154,19 @@ mutant draft:B58 'a tail is published at len' dflash_kv.hpp 'const std::size_t b
 mutant draft:B61 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' 'kv->s_->zero_below(0)'
 mutant draft:B62 'one window for all layers' dflash_cfg.hpp 'layer_sliding.empty() || layer_sliding[l]' 'true'
 mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 's_->open_rows = 0;' 's_->open_rows = b;'
-mutant cases:B65 'a window keeps fewer rows' plan.hpp 'at.shape = {a.k_format, a.k_layout, ring_rows(a, max_ctx)' \
-  'at.shape = {a.k_format, a.k_layout, a.window == 0 ? max_ctx : a.window'
+mutant cases:B65 'a window keeps fewer rows' plan.hpp 'ring_rows(a, max_ctx), a.n_kv' \
+  'a.window == 0 ? max_ctx : a.window, a.n_kv'
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; if (c.len - at > 8 + accept) return refuse(ErrorKind::bad_state, "rollback", "window");'
 mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/window.hpp 'return p + 1 -' 'return p + 2 -'
 mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
   'static_cast<std::size_t>(*kv.at.pos_d) + item.x;' 'static_cast<std::size_t>(*kv.at.pos_d) + 0 * item.x;'
-mutant cases:B72 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' ';'
+mutant 'cases:B65 B66 B68 B71' 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' 'r.window = 0;'
 mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
   'step_rows, step_bound + step_rows, plan.max_ctx'
 mutant cases:B74 'a layer without state gets a plane' $core 'if (il >= layers.size()) return nullptr;' \
   'if (il >= layers.size()) return nullptr; while (layers[il].empty() && il != 0) --il;'
-mutant cases:B76 'V is K' $build '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};' \
+mutant cases:B76 'V is K' detail/build_core.hpp '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};' \
   'c.k = {at, p.shape, 0, p.ring}, c.v = {at, p.shape, 0, p.ring};'
 mutant cases:B77 'one width for all layers' plan.hpp 'max_ctx), a.n_kv_heads * a.head_dim_k' 'max_ctx), std::size_t{16 * 256}'
 mutant cases:B78 'a block'"'"'s range includes 0' detail/codec_wide.hpp 'float min = range.min();' \
@@ -181,10 +180,12 @@ mutant cases:B82 'a layer without V' detail/spec_checks.hpp '|| (a.head_dim_v ==
 mutant cases:B87 'NaN is 480' detail/fp8.hpp 'if (a == 0x7FU) return f32_from_bits(sign | f32_nan_bits);' ''
 mutant cases:B89 'overflow is NaN' detail/fp8.hpp 'b = 0x7EU;' 'b = 0x7FU;'
 mutant cases:B90 'another bias' detail/fp8.hpp '(a << 20) + 0x3C000000U' '(a << 20) + 0x3C800000U'
-mutant plan:B93 'K of all layers is that of the first' plan.hpp 'row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +' \
+mutant 'cases:B77 B96' 'K of all layers is that of the first' plan.hpp 'row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +' \
   'row_bytes(a.k_format, plan.attention[0].n_kv_heads * a.head_dim_k) +'
-mutant plan:B95 'every stage pays for all' plan.hpp 'total = total + d.rows_bytes' \
-  'total = total + d.rows_bytes + d.rows_bytes'
+mutant plan:B93 'a payload is rounded to what a plane takes' plan.hpp 'p.payload = payload.value();' \
+  'p.payload = payload.value() / 256 * 256;'
+mutant plan:B95 'a stage pays again for what those before it hold' plan.hpp 'p.payload = payload.value();' \
+  'p.payload = payload.value() * (p.stage + 1);'
 mutant plan:B104 'layers past the fence have no stage' plan.hpp 'last ? cfg.layers.size() : placement.fence[s + 1]' \
   'placement.fence[s + 1]'
 mutant cases:B102 'all layers on the first device' $core '*devices[stages[stage_of(placement, il)].device].dev' \
@@ -198,8 +199,7 @@ mutant layout_test:B105 'offsets of 32 bits' layout.hpp 'first * parts.part[i].r
 mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len), c.stages[0].pos_d += 4;'
 mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' \
   'kv->s_->zero_below(0)'
-mutant ops_attend:B113 'a row sees the next one' detail/kv_range.hpp 'static_cast<std::int64_t>(i) + 1;' \
-  'static_cast<std::int64_t>(i) + 2;'
+mutant ops_attend:B113 'a row sees a key before its window' detail/kv_range.hpp 'window_start(hi - 1, window)' 'window_start(hi - 2, window)'
 
 # --- kinds of layers ---
 mutant kinds_cases:B69 'a ring goes back too far' $core 'if (need == end || need >= oldest(*c)) continue;' 'continue;'
@@ -263,5 +263,9 @@ mutant draft 'a tail starts one row late' dflash_kv.hpp 'const std::size_t skip 
 if [ $survivors -ne 0 ]; then
   echo "$survivors of $planted bugs were not planted or not noticed"
   exit 1
+fi
+if [ $planted -eq 0 ]; then
+  echo "no bug has any of these words: $*" >&2
+  exit 2
 fi
 [ -n "$plant" ] && echo "all $planted bugs found their place" || echo "all $planted bugs were noticed"

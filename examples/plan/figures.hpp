@@ -48,6 +48,7 @@ struct Figures {
   std::size_t pad_bytes = 0;           ///< alignment, tail pads, gaps and the stages' mirrors
   std::size_t sequence_bytes = 0;      ///< all of one sequence
   std::size_t total_bytes = 0;         ///< all sequences
+  std::vector<std::size_t> too_small;  ///< stages whose device does not hold its share of all sequences
   std::optional<std::size_t> longest;  ///< context that fits, where there is a budget
 };
 
@@ -145,6 +146,9 @@ inline Figures figures(const Request& r) {
     refuse("--sequences is " + std::to_string(r.sequences) + ": their bytes are beyond all addresses");
   }
   f.total_bytes = f.sequence_bytes * r.sequences;
+  for (std::size_t s = 0; s < r.budgets.size(); ++s) {
+    if (f.stages[s].bytes > r.budgets[s] / r.sequences) f.too_small.push_back(s);
+  }
   if (!r.budgets.empty()) f.longest = memra::check(memra::longest_ctx(cfg, fit));
   return f;
 }

@@ -64,6 +64,7 @@ inline OrderedJson json_report(const Request& r, const Figures& f) {
   j["sequence_bytes"] = f.sequence_bytes;
   j["total_bytes"] = f.total_bytes;
   j["budget_bytes"] = r.budgets;
+  j["fits"] = r.budgets.empty() ? OrderedJson(nullptr) : OrderedJson(f.too_small.empty());
   j["max_ctx_that_fits"] = f.longest ? OrderedJson(*f.longest) : OrderedJson(nullptr);
   j["kinds"] = OrderedJson::array();
   for (const Group& g : f.groups) {

@@ -110,6 +110,10 @@ inline void print_report(const Request& r, const Figures& f) {
   if (r.sequences != 1) {
     print_part((std::to_string(r.sequences) + " sequences").c_str(), f.total_bytes);
   }
+  for (const std::size_t s : f.too_small) {
+    std::printf("\nthis does not fit: stage %zu takes %s of %s\n", s, in_units(f.stages[s].bytes * r.sequences).c_str(),
+                in_units(r.budgets[s]).c_str());
+  }
   if (f.longest && *f.longest == 0) std::printf("\nnot even one token fits\n");
   if (f.longest && *f.longest != 0) {
     std::printf(

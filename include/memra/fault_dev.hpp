@@ -12,7 +12,6 @@
 #include <memra/host_dev.hpp>
 #include <memra/kv_dev.hpp>
 #include <optional>
-#include <utility>
 
 namespace memra {
 
@@ -140,7 +139,7 @@ class FaultDev : public detail::WrapDev<Dev, detail::FaultPolicy> {
   const std::shared_ptr<FaultPlan>& plan() const noexcept { return this->policy().plan; }
   /// From now on `plan` does, which may decide over other devices, too.
   /// @pre plan is not null
-  void share(std::shared_ptr<FaultPlan> plan) noexcept { this->policy().plan = std::move(plan); }
+  void share(const std::shared_ptr<FaultPlan>& plan) noexcept { this->policy().plan = plan; }
 
   /// Calls of one operation since the device was made, failed ones included.
   std::size_t calls(DevOp op) const noexcept { return this->policy().calls[static_cast<std::size_t>(op)]; }

@@ -155,6 +155,7 @@ consteval bool check_kv_dev() {
 }
 
 /// Optional: one call for many copies. `items` is an array of {dst, src, bytes} on the host, read before it returns.
+/// They run in no order among themselves: no item may touch what another one writes.
 struct CopyItem {
   std::byte* dst = nullptr;
   const std::byte* src = nullptr;

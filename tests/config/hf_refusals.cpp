@@ -152,7 +152,7 @@ TEST_CASE("Kimi: layers counted from one, each in one of the lists") {
   j["linear_attn_config"].erase("num_heads");
   says(refusal(j.dump()), "field linear_attn_config.num_heads is missing; expected a whole number");
   says(with(kimi(), "layer_types", R"(["full_attention","linear_attention","linear_attention","full_attention"])"),
-       "field layer_types and linear_attn_config name different layers; expected them to agree");
+       "field linear_attn_config.kda_layers and layer_types name different layers; expected them to agree");
 }
 
 TEST_CASE("fields that contradict each other, and fields that are not understood") {
@@ -160,6 +160,12 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
     "hybrid_layer_pattern":[1],"sliding_window":128,"sliding_window_size":)";
   REQUIRE(refusal(mimo + "128}").empty());
   says(refusal(mimo + "256}"), "field sliding_window_size is 256 and sliding_window is 128; expected one value");
+  says(refusal(R"({"model_type":"lfm2","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
+    "full_attn_idxs":[0],"layer_types":["conv","full_attention"]})"),
+       "field full_attn_idxs and layer_types name different layers; expected them to agree");
+  says(refusal(R"({"model_type":"nemotron_h","num_hidden_layers":2,"num_attention_heads":4,
+    "hybrid_override_pattern":"*-","layers_block_type":["mlp","attention"]})"),
+       "field hybrid_override_pattern and layers_block_type name different layers; expected them to agree");
   const json llama = json::parse(R"({"model_type":"llama","hidden_size":256,"num_hidden_layers":2,
     "num_attention_heads":4})");
   REQUIRE(refusal(llama.dump()).empty());

@@ -107,10 +107,13 @@ equal ring_cap_bytes "$(number ring_cap_bytes)" 0
 # --- what fits: the answer fits and one more does not ---
 good fit "$qwen" --ctx 1000 --json --fit 8GiB
 longest=$(number max_ctx_that_fits)
+has '"fits": true'
 good at "$qwen" --ctx "$longest" --json
 [ "$(number total_bytes)" -le 8589934592 ] || fail "fit: $longest tokens take $(number total_bytes) bytes"
 good beyond "$qwen" --ctx $((longest + 16)) --json
 [ "$(number total_bytes)" -gt 8589934592 ] || fail "fit: more than $longest tokens fit"
+good too_much "$qwen" --ctx 262144 --devices 8GiB,1GiB
+has 'this does not fit: stage 1 takes' 'of 1.00 GiB'
 good units "$qwen" --ctx 1000 --json --fit 8589934592
 equal max_ctx_that_fits "$(number max_ctx_that_fits)" "$longest"
 good devices "$qwen" --ctx 1000 --json --devices 4GiB,4.5GiB

@@ -49,7 +49,7 @@ class BudgetResource {
 
   bool operator==(const BudgetResource& o) const { return this == &o; }
   bool operator!=(const BudgetResource& o) const { return this != &o; }
-  friend void get_property(const BudgetResource&, cuda::mr::device_accessible) noexcept {}
+  [[maybe_unused]] friend void get_property(const BudgetResource&, cuda::mr::device_accessible) noexcept {}
 
   std::size_t left() const { return left_; }
   std::size_t live = 0;

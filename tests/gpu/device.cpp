@@ -162,6 +162,41 @@ TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
   REQUIRE(dev.replay(Gpu::Graph()).kind() == ErrorKind::bad_argument);
 }
 
+TEST_CASE("copy_batch: pieces at equal distances go in one call, and every byte arrives", "[device]") {
+  Gpu dev = make_gpu();
+  constexpr std::size_t layers = 48;
+  constexpr std::size_t pitch = 40000;
+  const std::size_t sizes[] = {17408, 8704, 2176, 12};  // multiples of nothing in common
+  auto src = filled(dev, counting(layers * pitch / 4));
+  auto dst = memra::check(dev.zeros(layers * pitch));
+  std::vector<memra::CopyItem> items;
+  Ints want(layers * pitch / 4);
+  auto* w = reinterpret_cast<std::byte*>(want.data());
+  const Ints from = counting(layers * pitch / 4);
+  for (std::size_t l = 0; l < layers; ++l) {
+    std::size_t at = 0;
+    for (const std::size_t n : sizes) {
+      const std::size_t to = (layers - 1) * 256 + l * 30000 + at;  // another pitch
+      const std::size_t odd = l == 20 && n == 2176 ? 4 : 0;        // a piece that is elsewhere
+      items.push_back({dst.data() + to, src.data() + l * pitch + at + odd, n});
+      std::memcpy(w + to, bytes(from.data()) + l * pitch + at + odd, n);
+      at += n + 100;
+    }
+  }
+  memra::check(dev.copy_batch(items.data(), items.size()));
+  REQUIRE((download(dev, dst) == want));
+  memra::check(dev.fill(dst.data(), std::byte{0}, dst.size()));
+  memra::check(dev.begin_capture());
+  memra::check(dev.copy_batch(items.data(), items.size()));
+  const auto graph = memra::check(dev.end_capture());
+  memra::check(dev.replay(graph));
+  REQUIRE((download(dev, dst) == want));
+  // Red arm: one piece from elsewhere is seen.
+  items[77].src += 4;
+  memra::check(dev.copy_batch(items.data(), items.size()));
+  REQUIRE_FALSE((download(dev, dst) == want));
+}
+
 TEST_CASE("the caller's current device is put back", "[device]") {
   int n = 0;
   REQUIRE(Native::count(&n));

@@ -10,6 +10,7 @@
 #include <memra/host_ops.hpp>
 #include <support/catch.hpp>
 #include <support/planes.hpp>
+#include <support/says.hpp>
 #include <support/tape.hpp>
 #include <vector>
 
@@ -82,7 +83,7 @@ TEST_CASE("checksums on the GPU are the host's for every length and place", "[ha
   REQUIRE_FALSE((memra::check(memra::detail::checksums<CudaDev>(Pieces(pieces))) == want));
 }
 
-TEST_CASE("checksum, GB/s", "[.handover_bench]") {
+TEST_CASE("checksum, GB/s", "[.bench]") {
   CudaDev dev = make_cuda();
   const std::size_t n = std::size_t{1} << 30;
   auto there = memra::check(dev.alloc(n));

@@ -7,6 +7,7 @@
 #include <string>
 #include <support/catch.hpp>
 #include <support/memory_link.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <thread>
 #include <vector>

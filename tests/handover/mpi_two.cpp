@@ -51,6 +51,9 @@ struct DoomedLink {
   memra::Status flush() noexcept { return link->flush(); }
 };
 
+bool says(const memra::Status& s, ErrorKind kind, const char* words) {
+  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
+}
 bool expect(bool holds, const char* what, const memra::Status& s = {}) {
   if (!holds) std::fprintf(stderr, "mpi_two: expected %s; got: %s\n", what, s.message().c_str());
   return holds;

@@ -126,8 +126,4 @@ std::string wrong_with(memra::HandedOver<Dev>& got, const memra::ModelConfig& cf
   return "";
 }
 
-inline bool says(const memra::Status& s, memra::ErrorKind kind, const char* words) {
-  return s.kind() == kind && std::string(s.text()).find(words) != std::string::npos;
-}
-
 }  // namespace memra_test

@@ -12,6 +12,7 @@
 #include <support/catch.hpp>
 #include <support/placements.hpp>
 #include <support/require_eq.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <support/tape.hpp>
 #include <support/test_dev.hpp>

@@ -296,7 +296,7 @@ TEST_CASE("B30 the n-th call fails: export_prefix and from_prefix are all or not
       REQUIRE((!c.tainted() && s.valid() && c.last_logits_dev()));
       require_eq(image(c), want);
     }
-    REQUIRE(n > 10);
+    REQUIRE(n > 5);
     held = d.live();
     for (n = 1;; ++n) {
       d.arm(n);
@@ -310,7 +310,7 @@ TEST_CASE("B30 the n-th call fails: export_prefix and from_prefix are all or not
       REQUIRE(!made);
       REQUIRE(d.live() == held);
     }
-    REQUIRE(n > 10);
+    REQUIRE(n > 5);
   }
 }
 

@@ -9,7 +9,6 @@
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/portable_ops.hpp>
-#include <memra/round_batch.hpp>
 #include <memra/speculation.hpp>
 #include <memra/taps.hpp>
 #include <memra/workspace.hpp>
@@ -297,22 +296,6 @@ TEST_CASE("Speculation: a moved-from one refuses, one assigned to itself stays",
   other = std::move(same);
   REQUIRE(other.advance().ok());
   REQUIRE((other.level() && other.pos() == 7));
-}
-
-TEST_CASE("RoundBatch refuses scratch that is not aligned", "[hostile]") {
-  const OpModel m(round_hybrid());
-  memra_test::Devices d;
-  auto c = memra_test::rounds::make(d, m, 8);
-  auto r = memra_test::rounds::verify(c, m, stream(3), memra::Strategy::stash);
-  memra::Round<TestDev>* const rounds[] = {&r};
-  const std::size_t accept[] = {2};
-  alignas(64) std::byte room[4096];
-  const memra::WorkspaceView crooked[] = {{room + 1, 4000}};
-  const memra::WorkspaceView straight_room[] = {{room, 4000}};
-  REQUIRE(memra::RoundBatch<TestDev>::commit(rounds, accept, crooked).kind() == ErrorKind::bad_argument);
-  REQUIRE(r.open());
-  REQUIRE(memra::RoundBatch<TestDev>::commit(rounds, accept, straight_room).ok());
-  REQUIRE(c.pos() == 2);
 }
 
 }  // namespace

@@ -184,12 +184,14 @@ inline void read_mimo_v2(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t swa_v_dim = f.size("swa_v_head_dim", 1, most_head_dim, v_dim);
   check_groups(f, "swa_num_attention_heads", swa_heads, "swa_num_key_value_heads", swa_kv);
   std::vector<LayerKind> kinds;
-  f.knows({"hybrid_layer_pattern"});
   if (f.has("layer_types")) {
     kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::sliding});
-  } else if (f.has("hybrid_layer_pattern")) {
-    kinds = numbered_kinds(f, "hybrid_layer_pattern", h.n_layers, LayerKind::full, LayerKind::sliding);
-  } else {
+  }
+  if (f.has("hybrid_layer_pattern")) {
+    const auto listed = numbered_kinds(f, "hybrid_layer_pattern", h.n_layers, LayerKind::full, LayerKind::sliding);
+    if (!kinds.empty()) must_agree(f, "hybrid_layer_pattern", listed, "layer_types", kinds);
+    kinds = listed;
+  } else if (kinds.empty()) {
     f.fail("field hybrid_layer_pattern is missing; expected a list of 0 (full) and 1 (sliding), or layer_types");
   }
   for (const LayerKind kind : kinds) {

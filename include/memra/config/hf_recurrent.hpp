@@ -85,9 +85,7 @@ inline void read_kimi_linear(Fields& f, const Storage& s, ModelConfig& out) {
       const bool linear = has_kda ? kda_at[il] : !full_at[il];
       listed.push_back(linear ? LayerKind::linear : LayerKind::full);
     }
-    if (a.status().ok() && !kinds.empty() && kinds != listed) {
-      a.fail("field layer_types and linear_attn_config name different layers; expected them to agree");
-    }
+    if (!kinds.empty()) must_agree(a, has_kda ? "kda_layers" : "full_attn_layers", listed, "layer_types", kinds);
     kinds = listed;
   } else if (kinds.empty()) {
     f.fail("field linear_attn_config names no kda_layers and no full_attn_layers; expected lists of layers");
@@ -155,11 +153,12 @@ inline void read_granite_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
   if (f.has("layer_types") || f.has("layers_block_type")) {
     kinds = named_kinds(f, f.has("layer_types") ? "layer_types" : "layers_block_type", h.n_layers,
                         {LayerKind::full, LayerKind::linear});
-  } else if (f.has("attn_layer_indices")) {
-    kinds.assign(h.n_layers, LayerKind::linear);
-    const std::vector<bool> full = listed_layers(f, "attn_layer_indices", h.n_layers, 0);
-    for (std::size_t il = 0; il < full.size(); ++il) kinds[il] = full[il] ? LayerKind::full : LayerKind::linear;
-  } else {
+  }
+  if (f.has("attn_layer_indices")) {
+    const auto listed = listed_kinds(f, "attn_layer_indices", h.n_layers, 0, LayerKind::full, LayerKind::linear);
+    if (!kinds.empty()) must_agree(f, "attn_layer_indices", listed, "layer_types", kinds);
+    kinds = listed;
+  } else if (kinds.empty()) {
     f.fail("field layer_types is missing; expected attention or mamba for every layer");
   }
   LayerSpec linear;
@@ -186,6 +185,10 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   if (f.has("layers_block_type") || f.has("layer_types")) {
     const char* name = f.has("layers_block_type") ? "layers_block_type" : "layer_types";
     kinds = named_kinds(f, name, stated != 0 || !f.at(name).is_array() ? stated : f.at(name).size(), allowed);
+    if (f.has("hybrid_override_pattern") && !kinds.empty()) {
+      must_agree(f, "hybrid_override_pattern", pattern_kinds(f, "hybrid_override_pattern", kinds.size(), allowed), name,
+                 kinds);
+    }
   } else {
     kinds = pattern_kinds(f, "hybrid_override_pattern", stated, allowed);
   }
@@ -225,16 +228,15 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0);
   const std::size_t hidden = f.size({"hidden_size", "conv_dim"}, 1, most_dim);
   const std::size_t taps = f.size("conv_L_cache", 1, most_taps, 3);
-  f.knows({"full_attn_idxs", "full_attention_idxs"});
   std::vector<LayerKind> kinds;
-  const char* listed = f.has("full_attn_idxs") ? "full_attn_idxs" : "full_attention_idxs";
-  if (f.has("layer_types")) {
-    kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::conv});
-  } else if (f.has(listed)) {
-    kinds.assign(h.n_layers, LayerKind::conv);
-    const std::vector<bool> full = listed_layers(f, listed, h.n_layers, 0);
-    for (std::size_t il = 0; il < full.size(); ++il) kinds[il] = full[il] ? LayerKind::full : LayerKind::conv;
-  } else {
+  if (f.has("layer_types")) kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::conv});
+  for (const char* name : {"full_attn_idxs", "full_attention_idxs"}) {
+    if (!f.has(name)) continue;
+    const auto listed = listed_kinds(f, name, h.n_layers, 0, LayerKind::full, LayerKind::conv);
+    if (!kinds.empty()) must_agree(f, name, listed, "layer_types", kinds);
+    kinds = listed;
+  }
+  if (kinds.empty()) {
     f.fail("field layer_types is missing; expected full_attention or conv for every layer, or full_attn_idxs");
   }
   add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, short_conv(hidden, taps))));
@@ -244,12 +246,12 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
 inline void read_minimax(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0);
   std::vector<LayerKind> kinds;
-  f.knows({"attn_type_list"});
-  if (f.has("layer_types")) {
-    kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::linear});
-  } else if (f.has("attn_type_list")) {
-    kinds = numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full);
-  } else {
+  if (f.has("layer_types")) kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::linear});
+  if (f.has("attn_type_list")) {
+    const auto listed = numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full);
+    if (!kinds.empty()) must_agree(f, "attn_type_list", listed, "layer_types", kinds);
+    kinds = listed;
+  } else if (kinds.empty()) {
     f.fail("field attn_type_list is missing; expected 0 (lightning) or 1 (attention) for every layer");
   }
   add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, lightning(h.n_heads, h.head_dim, h.head_dim))));

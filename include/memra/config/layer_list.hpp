@@ -173,6 +173,22 @@ inline std::vector<bool> listed_layers(Fields& f, const char* name, std::size_t 
   return marked;
 }
 
+/// Two descriptions of the layers in one file say the same; else refused.
+inline void must_agree(Fields& f, const char* name, const std::vector<LayerKind>& kinds, const char* other_name,
+                       const std::vector<LayerKind>& other) {
+  if (f.status().ok() && kinds != other) {
+    f.fail(f.named(name) + " and " + other_name + " name different layers; expected them to agree");
+  }
+}
+
+/// Layers counted from `base` are `listed`, the others `others`; see listed_layers.
+inline std::vector<LayerKind> listed_kinds(Fields& f, const char* name, std::size_t n, std::size_t base,
+                                           LayerKind listed, LayerKind others) {
+  std::vector<LayerKind> kinds;
+  for (const bool in_list : listed_layers(f, name, n, base)) kinds.push_back(in_list ? listed : others);
+  return kinds;
+}
+
 /// Every `interval`-th layer is `last`, those before it are `others`.
 inline std::vector<LayerKind> every_nth(std::size_t n, std::size_t interval, LayerKind others, LayerKind last) {
   std::vector<LayerKind> kinds(n, others);

@@ -125,7 +125,7 @@ struct CacheCore {
     return {};
   }
 
-  /// As admit, for a step whose position only the device knows.
+  /// As admit, for a step or round whose position only the device knows.
   Status admit_on_device(const char* call, std::size_t rows) const noexcept {
     if (rows == 0 || rows > plan.max_ctx) {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; expected 1 to max_ctx %zu", rows,
@@ -135,11 +135,6 @@ struct CacheCore {
     if (taps || (step_open && has_recurrent)) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
-    }
-    if (plane != 0 || (ahead && plan.round.planes)) {
-      return Status::failure(
-          ErrorKind::bad_state, call, 0, 0,
-          "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
     }
     return {};
   }

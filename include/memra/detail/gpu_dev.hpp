@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <memra/capture.hpp>
+#include <memra/detail/copy_runs.hpp>
 #include <memra/detail/gpu_handles.hpp>
 #include <memra/detail/gpu_state.hpp>
 #include <memra/error.hpp>
@@ -178,7 +179,8 @@ class GpuDev {
     return run("wait", 0, [&] { return Api::wait_event(state_->stream, e.native()); });
   }
 
-  /// BatchedCopyDev. All items are checked before the first is enqueued.
+  /// BatchedCopyDev. All items are checked before the first is enqueued. Pieces at equal distances go in one call where
+  /// the runtime has strided copies.
   Status copy_batch(const CopyItem* items, std::size_t n) noexcept {
     for (std::size_t i = 0; i < n; ++i) {
       if (items[i].bytes != 0 && detail::ranges_overlap(items[i].dst, items[i].src, items[i].bytes)) {
@@ -186,10 +188,15 @@ class GpuDev {
       }
     }
     return run("copy_batch", 0, [&] {
-      for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].bytes == 0) continue;
-        const auto e = Api::copy(items[i].dst, items[i].src, items[i].bytes, state_->stream);
-        if (e != Api::ok) return e;
+      for (std::size_t i = 0; i < n;) {
+        const detail::CopyBlock block = copy_block(items + i, n - i);
+        for (std::size_t j = i; j < i + block.period; ++j) {
+          if (items[j].bytes == 0) continue;
+          const auto e = block.height == 1 ? Api::copy(items[j].dst, items[j].src, items[j].bytes, state_->stream)
+                                           : copy_strided(items[j], items[j + block.period], block.height);
+          if (e != Api::ok) return e;
+        }
+        i += block.period * block.height;
       }
       return Api::ok;
     });
@@ -312,6 +319,21 @@ class GpuDev {
   template <class F>
   Status run_now(const char* op, std::size_t n, const F& f) noexcept {
     return state_ ? state_->run_now(op, n, f) : moved_from(op, n);
+  }
+
+  static constexpr bool has_strided = requires { Api::longest_pitch; };
+  static detail::CopyBlock copy_block(const CopyItem* items, std::size_t n) noexcept {
+    if constexpr (has_strided) return detail::copy_block(items, n, Api::longest_pitch);
+    return {};
+  }
+  /// `height` pieces of which `first` and `second` are the first two.
+  typename Api::Error copy_strided(const CopyItem& first, const CopyItem& second, std::size_t height) noexcept {
+    if constexpr (has_strided) {
+      return Api::copy_strided(first.dst, detail::pitch_between(first.dst, second.dst), first.src,
+                               detail::pitch_between(first.src, second.src), first.bytes, height, state_->stream);
+    } else {
+      return Api::ok;
+    }
   }
 
   /// Copies pieces, last first if `up`, each through `bounce` if there is one.

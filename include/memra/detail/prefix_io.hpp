@@ -1,9 +1,11 @@
 // Copies between a cache and a prefix, piece by piece, and what must agree before a state of elsewhere is taken.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
+#include <memra/detail/copy_runs.hpp>
 #include <memra/detail/state_pieces.hpp>
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
@@ -167,6 +169,8 @@ struct PrefixIo {
   /// as a rule, and the tiles of a ring up to where it starts again.
   template <class From, class To>
   static Status copy_runs(std::size_t count, const std::vector<StatePiece>& pieces, const From& from, const To& to) {
+    std::vector<Dev*> devs;  // what stays on a device object goes in one batch, the rest one by one
+    std::vector<std::vector<CopyItem>> here;
     for (std::size_t i = 0, next = 0; i < count; i = next) {
       const Place src = from(i);
       const Place dst = to(i);
@@ -177,7 +181,20 @@ struct PrefixIo {
       for (next = i; next < count && follows(src, from(next)) && follows(dst, to(next)); ++next) {
         bytes += pieces[next].bytes;
       }
-      if (Status s = copy_between(*dst.dev, dst.at, *src.dev, src.at, bytes); !s) return s;
+      if (src.dev != dst.dev) {
+        if (Status s = copy_between(*dst.dev, dst.at, *src.dev, src.at, bytes); !s) return s;
+        continue;
+      }
+      const auto known = std::find(devs.begin(), devs.end(), src.dev);
+      if (known == devs.end()) {
+        devs.push_back(src.dev);
+        here.push_back({{dst.at, src.at, bytes}});
+      } else {
+        here[static_cast<std::size_t>(known - devs.begin())].push_back({dst.at, src.at, bytes});
+      }
+    }
+    for (std::size_t d = 0; d < devs.size(); ++d) {
+      if (Status s = copy_all(*devs[d], here[d].data(), here[d].size()); !s) return s;
     }
     return {};
   }
