@@ -55,7 +55,7 @@ struct HipAppend {
     const std::size_t quad = item.x * block_threads + threadIdx.x;
     std::size_t phys = 0;
     // Lanes of one block of 32 stay or leave together, but all of them take part in the exchanges.
-    const bool live = quad < p.width / 4 && portable_row(*pos_d, item.y, p.base, p.rows, capacity, phys);
+    const bool live = quad < p.width / 4 && portable_row(*pos_d, item.y, p, capacity, phys);
     float x[4] = {};
     if (live) {
       const Floats<4> v = *reinterpret_cast<const Floats<4>*>(in[item.z] + item.y * p.width + quad * 4);

@@ -77,15 +77,15 @@ struct HipKernels : PortableKernels {
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
     const detail::PortableTarget kt(kv.k);
     const detail::PortableTarget vt(kv.v);
-    if (!detail::HipAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
+    if (kv.v_in_k || !detail::HipAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
     const detail::HipAppend body(kt, vt, k, v, kv.at);
     return launch(dev, "append", body.grid(), body);
   }
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool fits = kv.head_dim_k == kv.head_dim_v && kv.k.shape.layout == kv.v.shape.layout &&
-                      aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
+    const bool fits = !kv.v_in_k && !kv.k.ring && kv.head_dim_k == kv.head_dim_v &&
+                      kv.k.shape.layout == kv.v.shape.layout && aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
     const Format k = kv.k.shape.format;
     const Format v = kv.v.shape.format;
     const bool split = kv.k.shape.layout == Layout::split;
