@@ -28,7 +28,7 @@ forbid cuda-token '[Cc][Uu][Dd][Aa]|NVCC|nvcc|__nv_|[^a-z]cub::|\.cuh|_sync\(|__
   "the HIP backend names what only CUDA has"
 forbid removed 'hip(HostAlloc|MallocHost|MemAllocHost|FreeHost|ErrorMemoryAllocation|ErrorInitializationError|ErrorMapBufferObjectFailed|ErrorInvalidResourceHandle|Ctx[A-Z]|LaunchKernelGGL|BindTexture|MemcpyToArray|MemcpyFromArray|GraphInstantiate\()|__HIP_PLATFORM_(HCC|NVCC)__|hcc_detail|HIP_KERNEL_NAME' \
   "a name that ROCm has deprecated or removed, or whose signature changed"
-forbid fp8-instruction 'cvt_[a-z0-9_]*(fp8|bf8)|hip_fp8|[Ff][Nn][Uu][Zz]' "fp8 is OCP's and converted in software"
+forbid fp8-instruction 'cvt_[a-z0-9_]*(fp8|bf8)|__hip_fp8|hip_fp8[.]h|[Ff][Nn][Uu][Zz]' "fp8 is OCP's and converted in software"
 
 # shellcheck disable=SC2046
 code $(find backends/hip include/memra/detail -type f \( -path '*/hip/*' -o -name 'portable_*' -o -name 'gpu_*' \) | LC_ALL=C sort) \
