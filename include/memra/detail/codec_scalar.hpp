@@ -30,8 +30,8 @@ struct ConstBlockCursor {
   std::size_t scale_stride = 0;
 };
 
-/// Reads or writes a value of any type at any address. The builtin, because HIP knows std::memcpy on the device only if
-/// nobody included <cstring> first.
+/// Reads or writes a value of any type at any address. The builtin, because there is a device compiler that knows
+/// std::memcpy only if nobody included <cstring> first.
 template <class T>
 MEMRA_HD inline T load_bytes(const std::byte* p) noexcept {
   T v;
