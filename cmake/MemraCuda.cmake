@@ -16,15 +16,16 @@ else()
 endif()
 set(MEMRA_CUDA_ARCH 90a CACHE STRING "The GPU that they are compiled for")
 
-# memra_nvcc(<list> <source> [DEFINITIONS ...] [PACKAGES <target>...]): compiles one file with every header of ours
-# within reach; its object is appended to the list. PACKAGES give their include directories.
+# memra_nvcc(<list> <source> [FLAGS ...] [DEFINITIONS ...] [PACKAGES <target>...]): compiles one file with every header
+# of ours within reach; its object is appended to the list. PACKAGES give their include directories.
 #
 # nvcc is called by hand: CMake 3.22 to 3.25 do not know how to ask nvcc 13 for C++20.
 function(memra_nvcc list source)
-  cmake_parse_arguments(arg "" "" "DEFINITIONS;PACKAGES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "FLAGS;DEFINITIONS;PACKAGES" ${ARGN})
   get_filename_component(name "${source}" NAME_WE)
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cuda.o")
-  set(flags -std=c++20 -O2 -gencode=arch=compute_${MEMRA_CUDA_ARCH},code=sm_${MEMRA_CUDA_ARCH} -Xcompiler -Wall,-Wextra)
+  set(flags -std=c++20 -gencode=arch=compute_${MEMRA_CUDA_ARCH},code=sm_${MEMRA_CUDA_ARCH} -Xcompiler -Wall,-Wextra
+      ${arg_FLAGS})
   foreach(folder IN ITEMS include backends/cuda/include tests examples)
     list(APPEND flags "-I${PROJECT_SOURCE_DIR}/${folder}")
   endforeach()

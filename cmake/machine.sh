@@ -28,6 +28,8 @@ lacking() {
       nlohmann-json3-dev) has_header nlohmann/json.hpp || echo "$package" ;;
       libcli11-dev) has_header CLI/CLI.hpp || echo "$package" ;;
       libbenchmark-dev) has_header benchmark/benchmark.h || echo "$package" ;;
+      libopenmpi-dev) have mpicxx || echo "$package" ;;
+      openmpi-bin) have mpirun || echo "$package" ;;
       *) have "$package" || echo "$package" ;;
     esac
   done

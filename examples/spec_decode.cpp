@@ -25,6 +25,8 @@
 #include <vector>
 #if defined(MEMRA_SPEC_DECODE_CUDA)  // the program spec_decode_cuda: this file, read by nvcc
 #include <memra/cuda/ops.cuh>
+#elif defined(MEMRA_SPEC_DECODE_HIP)  // the program spec_decode_hip: this file, read by a HIP compiler
+#include <memra/hip/ops.hip.hpp>
 #endif
 
 namespace {
@@ -173,6 +175,11 @@ int run(const Flags& f, const CLI::App& app) {
 #if defined(MEMRA_SPEC_DECODE_CUDA)
   if (f.device == "cuda") return run_on_gpus(f, app);
   refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or cuda");
+#elif defined(MEMRA_SPEC_DECODE_HIP)
+  if (f.device == "hip") {
+    return run_on<memra::HipDev>(f, app, [] { return memra::check(memra::HipDev::create()); });
+  }
+  refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or hip");
 #else
   refuse("--device is " + tiny::in_quotes(f.device) + "; this program was built with host only");
 #endif

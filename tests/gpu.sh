@@ -37,6 +37,9 @@ objects() {
   # shellcheck disable=SC2086,SC2090
   {
     compile spec_decode.obj "$nvcc" -x cu $flags -DMEMRA_SPEC_DECODE_CUDA -c examples/spec_decode.cpp
+    if echo '#include <nccl.h>' | "$nvcc" -x cu -E - >/dev/null 2>&1; then
+      compile nccl_two.obj "$nvcc" $flags -Itransports/nccl/include -c tests/handover/nccl_two.cu
+    fi
     for source in tests/gpu/*.cu; do compile "$(basename "$source" .cu).o" "$nvcc" $flags -c "$source"; done
     for source in tests/gpu/*.cpp; do
       compile "$(basename "$source" .cpp).o" g++ -std=c++20 -O1 $paths -isystem "$lib/include" \
@@ -55,7 +58,7 @@ objects() {
     echo "NOT COMPILED: $object"
     grep -E 'error|fatal' "$object.log" | head -5
   done <"$to/broken"
-  ! grep -v '/spec_decode.obj$' "$to/broken" >/dev/null
+  ! grep -vE '/(spec_decode|nccl_two).obj$' "$to/broken" >/dev/null
 }
 
 build() {
@@ -69,6 +72,8 @@ build() {
   g++ "$out"/*.o -o "$out/memra_gpu_tests" $catch $libs || exit 2
   # shellcheck disable=SC2086
   [ ! -e "$out/spec_decode.obj" ] || g++ "$out/spec_decode.obj" -o "$out/spec_decode" $libs || exit 2
+  # shellcheck disable=SC2086
+  [ ! -e "$out/nccl_two.obj" ] || g++ "$out/nccl_two.obj" -o "$out/nccl_two" -L"$lib/lib" -lnccl $libs || exit 2
 }
 
 # What was compiled for other GPUs: a program of every test, header and example each.
@@ -105,7 +110,7 @@ run() {
     echo "FAILED  $what (status $rc)"
     tail -30 "$log"
   fi
-  grep -hE '^([a-z][a-z0-9_, ]*: |  *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
+  grep -hE '^([a-z][a-z0-9_, ]*: | *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
 }
 
 # has_tests FILTER: the program has test cases that match.
@@ -128,6 +133,12 @@ report() {
     done
   else
     echo "SKIPPED spec_decode: not built"
+  fi
+  if [ -x "$bin/nccl_two" ] && [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
+    run 120 "hand-over over NCCL" "$bin/nccl_two"
+    cat "$log"
+  else
+    echo "SKIPPED hand-over over NCCL: it needs NCCL and two GPUs"
   fi
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
@@ -154,7 +165,7 @@ report() {
     timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
     grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
   done
-  exit $failed
+  return $failed
 }
 
 out=$root/build/gpu

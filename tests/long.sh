@@ -27,7 +27,7 @@ run() { # PART: its programs are built
       done ;;
     mutants) sh "$root/tests/mutants.sh" ;;
     fuzz)
-      for target in safetensors config ids; do
+      for target in safetensors config ids handover; do
         found=$root/build/fuzz/tests/fuzz/$target
         "$root/build/fuzz/tests/fuzz/memra_fuzz_$target" "-max_total_time=${FUZZ_SECONDS:-180}" -max_len=4096 \
           -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$found/" "$found" \

@@ -1,18 +1,21 @@
 #!/bin/sh
-# sh tests/mutants.sh [WORD]
-# Plants one bug after another into a copy of the headers; the test that is there for it must notice each. With WORD,
-# only those whose line has it. About 15 s a bug of the histories, 7 s one of the cases.
+# sh tests/mutants.sh [--plant] [WORDS...]
+# Plants one bug after another into a copy of the headers; the test that is there for it must notice each. With WORDS,
+# only those whose line has one of them; with --plant nothing is built: the bugs only have to find their place.
+# About 10 s a bug of the histories, 5 s one of the cases.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 cxx=${CXX:-g++}
-only=${1:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 survivors=0
 planted=0
+plant=
+if [ "${1:-}" = --plant ]; then plant=yes && shift; fi
+only=$(for words in "$@"; do echo "$words"; done)
 
-# program TEST INCLUDE: builds what runs TEST: "cache", "draft" or "late" (histories), or "FILE:ID", a file of tests/unit and the
-# words by which the test's name begins or that stand in it.
+# program TEST INCLUDE: builds what runs TEST: "cache", "draft" or "late" (histories), or "FILE:WORDS", a file of
+# tests/unit and words in the name of one of its tests.
 program() {
   case $1 in
     *:*) source=$root/tests/unit/${1%%:*}.cpp main=$work/main.o flags=-O0 ;;
@@ -29,6 +32,10 @@ passes() {
     *) timeout 120 "$work/program" "$1" --ops 50000 >"$work/out" 2>&1 ;;
   esac
 }
+wanted() {
+  [ -n "$only" ] || return 0
+  echo "$1" | grep -qF -e "$only"
+}
 survivor() {
   echo "$*"
   survivors=$((survivors + 1))
@@ -36,21 +43,25 @@ survivor() {
 
 # mutant TEST NAME FILE FROM TO: the first FROM (a literal) in include/memra/FILE becomes TO.
 mutant() {
-  case "$1 $2 $3" in *"$only"*) ;; *) return 0 ;; esac
+  wanted "$1 $2 $3" || return 0
   planted=$((planted + 1))
   sound=$work/sound.$(echo "$1" | tr -c 'A-Za-z0-9\n' _)
-  if [ ! -e "$sound" ]; then  # a test that fails anyway would notice everything
+  if [ -z "$plant" ] && [ ! -e "$sound" ]; then  # a test that fails anyway would notice everything
     : >"$sound"
     if ! program "$1" "$root/include" || ! passes "$1"; then survivor "FAILS WITHOUT A BUG: $1"; fi
   fi
-  rm -rf "$work/include"
-  cp -r "$root/include" "$work/include"
   FROM=$4 TO=$5 awk 'BEGIN { from = ENVIRON["FROM"]; to = ENVIRON["TO"] }
     !done && (at = index($0, from)) { $0 = substr($0, 1, at - 1) to substr($0, at + length(from)); done = 1 }
-    { print }' "$root/include/memra/$3" >"$work/include/memra/$3"
-  if cmp -s "$root/include/memra/$3" "$work/include/memra/$3"; then
+    { print }' "$root/include/memra/$3" >"$work/mutant.hpp"
+  if cmp -s "$root/include/memra/$3" "$work/mutant.hpp"; then
     survivor "NOT PLANTED: $1: $2"
-  elif ! program "$1" "$work/include"; then
+    return 0
+  fi
+  [ -z "$plant" ] || return 0
+  rm -rf "$work/include"
+  cp -r "$root/include" "$work/include"
+  mv "$work/mutant.hpp" "$work/include/memra/$3"
+  if ! program "$1" "$work/include"; then
     survivor "NOT COMPILED: $1: $2: $(grep -m1 error: "$work/errors")"
   elif passes "$1"; then
     survivor "NOT NOTICED: $1: $2"
@@ -59,7 +70,7 @@ mutant() {
   fi
 }
 
-$cxx -std=c++20 -O1 -w -I"$root/include" -I"$root/tests" -c "$root/tests/support/main.cpp" -o "$work/main.o"
+[ -n "$plant" ] || $cxx -std=c++20 -O1 -w -I"$root/include" -I"$root/tests" -c "$root/tests/support/main.cpp" -o "$work/main.o"
 
 # --- the cases of docs/cases.md ---
 c=cache.hpp
@@ -102,7 +113,7 @@ mutant cache_rollback:B27 'checkpoints on a grid of two' $c 'snap.record_->pos =
   'snap.record_->pos = core_->pos & ~std::size_t{1};'
 mutant 'cache_rollback:B30 the n-th call fails: create' 'a half-written snapshot is valid' $c \
   'snap.record_->written = false;' ''
-mutant 'cache_rollback:B30 the n-th call fails: advance' 'a failure does not taint' $core 'core.tainted = true; }' '}'
+mutant 'cache_rollback:B30 the n-th call fails: advance' 'a failure does not taint' $core 'core.taint("an earlier device failure"); }' '}'
 mutant cache_prefix:B30 'a half-filled cache is handed out' $c \
   'if (Status s = detail::PrefixIo<Dev>::read(*made->core_, prefix); !s) return s;' \
   'static_cast<void>(detail::PrefixIo<Dev>::read(*made->core_, prefix).ok());'
@@ -113,12 +124,13 @@ mutant wrappers_on_caches:B32 'a rollback asks the device' $c 'const std::size_t
   'const std::size_t at = snap.record_->pos; std::int32_t z; static_cast<void>(c.devices[0].dev->download(reinterpret_cast<std::byte*>(&z), reinterpret_cast<std::byte*>(c.stages[0].pos_d), 4).ok());'
 mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
-mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp \
-  'return copy_between(to_dev, dst, from_dev, src, to.payload);' 'return {};'
+mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'Dev& to_dev = *core.devices[' \
+  'if (core.plan.planes[to[i].plane].slab != SlabKind::rows) continue; Dev& to_dev = *core.devices['
 mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' detail/prefix_io.hpp \
-  'if (cfg.n_vocab == prefix.config_.n_vocab &&' 'if (plan(cfg, 8).ok() && plan(cfg, 8)->totals.total_bytes == plan(prefix.config_, 8)->totals.total_bytes ||'
-mutant 'cache_prefix:B37 every pair' 'a layout is not looked at' detail/prefix_io.hpp 'segments(from.shape, 0, n)' \
-  'segments(to.shape, 0, n)'
+  'if (cfg.n_vocab == theirs.n_vocab &&' \
+  'if (plan(cfg, 8)->totals.total_bytes == plan(theirs, 8)->totals.total_bytes ||'
+mutant 'cache_prefix:B37 every pair' 'another row count is not looked at' detail/prefix_io.hpp \
+  'from = state_pieces(prefix.plan_, n)' 'from = state_pieces(core.plan, n)'
 mutant cache_prefix:B38 'query heads refuse a restore' detail/prefix_io.hpp 'a.n_heads = 0;' ';'
 mutant 'cache_prefix:B37 B40' 'rows are counted and not usable' detail/prefix_io.hpp 'core.len = n;' 'core.len = 0;'
 mutant cases:B42 'a kept view reaches rows given up' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
@@ -128,8 +140,8 @@ mutant cases:B45 'an export overtakes the queue' detail/prefix_io.hpp \
   'if (Status s = dev.copy(fixed->data(), state[d].data(), fixed->size()); !s) return s;' \
   'std::copy_n(state[d].data(), fixed->size(), fixed->data());'
 mutant cases:B55 'a tail overtakes the queue' dflash_kv.hpp \
-  'if (!s_->dev->copy(k->data(), s_->buffer.data() + s_->plan.k_offset(l) + skip, bytes)) return std::nullopt;' \
-  'std::copy_n(s_->buffer.data() + s_->plan.k_offset(l) + skip, bytes, k->data());'
+  'if (Status s = s_->dev->copy(to->data(), s_->buffer.data() + offset + skip, bytes); !s) return s_->no_tail(s);' \
+  'std::copy_n(s_->buffer.data() + offset + skip, bytes, to->data());'
 mutant draft:B47 'the last row of a step is forgotten' dflash_kv.hpp 's_->len += std::exchange(s_->open_rows, 0);' \
   's_->len += std::exchange(s_->open_rows, 0) - 1;'
 mutant draft:B49 'a tail ends one row early' dflash_kv.hpp 'tail.len = upto;' 'tail.len = upto - 1;'
@@ -179,6 +191,8 @@ mutant cases:B102 'all layers on the first device' $core '*devices[stages[stage_
   '*devices[0].dev'
 mutant cases:B102 'snapshots lie on the first device' $c 'auto buffer = d.dev->alloc' \
   'auto buffer = core_->devices[0].dev->alloc'
+mutant 'cases:B105 rows' 'addresses of 32 bits' codec.hpp 'row * parts.part[0].row_bytes;' \
+  'static_cast<unsigned>(row * parts.part[0].row_bytes);'
 mutant layout_test:B105 'offsets of 32 bits' layout.hpp 'first * parts.part[i].row_bytes, n' \
   'static_cast<unsigned>(first) * static_cast<unsigned>(parts.part[i].row_bytes), n'
 mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len), c.stages[0].pos_d += 4;'
@@ -198,13 +212,13 @@ mutant 'hostile:a rollback the drafter' 'the trunk goes back alone' speculation.
   'if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;' ''
 
 # --- the random histories ---
-mutant late 'a failure of earlier work does not taint' $core 'tainted = tainted || s.asynchronous();' ''
+mutant late 'a failure of earlier work does not taint' $core 'if (!tainted && s.asynchronous())' 'if (false)'
 mutant late 'a snapshot says nothing of a failure' $c 'return core_->noted(buffer.status());' 'return buffer.status();'
 mutant cache 'rollback keeps all rows' $c 'c.len = at + accept;' 'c.len = c.len;'
 mutant cache 'rollback leaves recurrent state' $c 'state.data(), snap.state_[d].data(), state.bytes()' \
   'state.data(), state.data(), 0'
 mutant cache 'rollback takes one row too many' $c 'if (accept > c.len - at)' 'if (accept > c.len - at + 1)'
-mutant cache 'a failed rollback does not taint' $core 'core.tainted = true; }' '(void)0; }'
+mutant cache 'a failed rollback does not taint' $core 'core.taint("an earlier device failure"); }' '}'
 mutant cache 'a rollback makes no snapshot stale' $core 'lineage->cut(end);' ';'
 mutant cache 'reset leaves recurrent state' $c 'd.state.data(), std::byte{0}, d.state.bytes()' \
   'd.state.data(), std::byte{0}, 0'
@@ -224,4 +238,4 @@ if [ $survivors -ne 0 ]; then
   echo "$survivors of $planted bugs were not planted or not noticed"
   exit 1
 fi
-echo "all $planted bugs were noticed"
+[ -n "$plant" ] && echo "all $planted bugs found their place" || echo "all $planted bugs were noticed"

@@ -20,7 +20,7 @@ mkdir -p "$root/build"
 : >"$notices"
 notice() { echo "SKIPPED HERE: $*" >>"$notices"; }
 
-for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14 valgrind); do
+for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14 valgrind libopenmpi-dev openmpi-bin); do
   case $package in
     clang) notice "everything that needs clang++ (second compiler, its identity and compile-fail tests): not found" ;;
     clang-format-14) notice "the format check: clang-format 14 not found" ;;

@@ -41,6 +41,7 @@ template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
   friend struct detail::HandoverIo<Dev>;
+  friend class RoundBatch<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 
@@ -153,6 +154,16 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   Result<Round<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) noexcept {
     if (!core_) return moved_from("begin_round");
     return Round<Dev>::begin(*core_, rows, by);
+  }
+
+  /// Opens a round whose kernels may run at any position: what a captured graph holds. End it with Round::commit_d.
+  ///
+  /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture; after replays
+  /// say replayed(). Rows that do not fit below max_ctx end the stream there, which catch_up reports.
+  /// @return as begin_round; bad_argument for replay; bad_state also while a tap sink is armed
+  Result<Round<Dev>> begin_device_round(std::size_t rows, Strategy by = Strategy::automatic) noexcept {
+    if (!core_) return moved_from("begin_device_round");
+    return Round<Dev>::begin_on_device(*core_, rows, by);
   }
 
   // --- taking back ---

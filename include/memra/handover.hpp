@@ -64,10 +64,12 @@ Status send_state(T& link, const CachePrefix<Dev>& prefix, const HandoverTag& ta
 
 /// Receives a state into a fresh cache, which continues to the bit as the sender's would. All or nothing: the header
 /// is checked against `target` before anything is allocated, every byte against its checksum before there is a cache.
+/// Memory handed over in target.options is written as soon as the header has passed.
 ///
 /// @return bad_argument if geometry, formats, layouts, tag or drafter differ or the state does not fit max_ctx; corrupt
 ///         if the stream contradicts itself; unsupported for another version; as Cache::create; link_failure. The
-///         sender is told, except of link_failure
+///         sender is told, except of a link_failure, and of a device failure while pieces are on their way: that it
+///         learns from silence, and the link is to be thrown away
 template <class Dev, class T>
 Result<HandedOver<Dev>> receive_state(T& link, const HandoverTarget<Dev>& target) {
   std::optional<DflashKvTail<Dev>> tail;

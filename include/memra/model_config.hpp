@@ -207,5 +207,23 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+/// What a state is in a layer: which accessor answers for it, and whether a step writes it.
+struct StateRole {
+  bool attention = false;  ///< kv(), kv_write and kv_read count it; else recur() does
+  bool written = false;    ///< has views of its own, to be taken in every step
+};
+inline StateRole role_of(const StateSpec& state) noexcept {
+  return std::visit(Overloaded{[](const AttentionSpec&) {
+                                 return StateRole{true, true};
+                               },
+                               [](const SharedKvSpec&) {
+                                 return StateRole{true, false};
+                               },
+                               [](const RecurrentSpec&) {
+                                 return StateRole{false, true};
+                               }},
+                    state);
+}
+
 }  // namespace detail
 }  // namespace memra

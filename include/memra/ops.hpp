@@ -178,8 +178,9 @@ class ops_for {
   }
 
   /// First half of a stash's commit: ssm of every layer moves on by the accepted tokens, in one launch.
-  /// @param many  device: [n] commits of as many caches, or nullptr: `c` alone. With it `c` gives the launch's size:
-  ///              the most layers and heads of any of them
+  /// @param many  device: [n] commits of as many caches, or nullptr: `c` alone. With it `c` gives the mode of all, the
+  ///              launch's size (the most layers and heads of any of them) and, if it has an accept_d, [n] accept
+  ///              lengths instead of the table's own
   Status round_apply(const RoundCommit& c, const RoundCommit* many = nullptr, std::size_t n = 1) const noexcept {
     if (Status s = check_commit("round_apply", c, many); !s) return s;
     if (n == 0 || c.n_layers == 0) return {};

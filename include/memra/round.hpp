@@ -94,7 +94,7 @@ class Round {
     if (by_ == Strategy::replay) return commit_replay(accept);
     detail::TaintScope<Dev> taint(c);
     for (std::size_t s = 0; s < c.stages.size(); ++s) {
-      if (Status f = queue(c.devices[c.stages[s].device], commit_of(s, accept, nullptr)); !f) return f;
+      if (Status f = queue(*c.devices[c.stages[s].device].dev, commit_of(s, accept, nullptr)); !f) return f;
     }
     committed(accept);
     taint.done();
@@ -119,7 +119,7 @@ class Round {
     }
     detail::TaintScope<Dev> taint(c);
     for (std::size_t s = 0; s < c.stages.size(); ++s) {
-      if (Status f = queue(c.devices[c.stages[s].device], commit_of(s, 0, accept_d[s])); !f) return f;
+      if (Status f = queue(*c.devices[c.stages[s].device].dev, commit_of(s, 0, accept_d[s])); !f) return f;
     }
     committed_d();
     taint.done();
@@ -149,18 +149,28 @@ class Round {
 
   Round(Core& core, Strategy by) noexcept : core_(&core), life_(core.life), step_(core), by_(by) {}
 
-  static Result<Round> begin(Core& c, std::size_t rows, Strategy by) noexcept {
+  /// Resolves automatic; refuses what was not paid for, or what this device cannot do.
+  static Status admit(const Core& c, const char* call, std::size_t rows, Strategy& by) noexcept {
     const RoundPlan& paid = c.plan.round;
-    if (Status s = c.usable("begin_round"); !s) return s;
+    if (Status s = c.usable(call); !s) return s;
     if (by == Strategy::automatic) by = paid.automatic;
     if (!paid.pays(by)) {
-      return Status::failure(ErrorKind::bad_argument, "begin_round", 0, 0,
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0,
                              "rounds by %s were not paid for; set them in CacheOptions::rounds", to_string(by).data());
     }
     if (rows > paid.rows) {
-      return Status::failure(ErrorKind::bad_argument, "begin_round", 0, 0,
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0,
                              "a round of %zu rows; %zu were paid for in CacheOptions::rounds", rows, paid.rows);
     }
+    if (by != Strategy::replay && !has_kernels()) {
+      return Status::failure(ErrorKind::unsupported, call, 0, 0,
+                             "this device has no kernels; rounds by planes or stash need them");
+    }
+    return {};
+  }
+
+  static Result<Round> begin(Core& c, std::size_t rows, Strategy by) noexcept {
+    if (Status s = admit(c, "begin_round", rows, by); !s) return s;
     // Positions that only the device knows will do for kernels, not for taps, copies, or a context that is nearly full.
     if (by == Strategy::replay || c.taps || rows > c.plan.max_ctx - c.bound()) {
       if (Status s = detail::catch_up(c); !s) return s;
@@ -170,11 +180,24 @@ class Round {
     if (by == Strategy::replay) {
       if (Status s = detail::land(c); !s) return s;
       if (Status s = detail::copy_replay(c, false); !s) return c.noted(s);
-    } else if (!has_kernels()) {
-      return Status::failure(ErrorKind::unsupported, "begin_round", 0, 0,
-                             "this device has no kernels; rounds by planes or stash need them");
     }
-    c.open_step(rows, c.bound());
+    return start(c, rows, c.bound(), by);
+  }
+
+  static Result<Round> begin_on_device(Core& c, std::size_t rows, Strategy by) noexcept {
+    constexpr const char* call = "begin_device_round";
+    if (Status s = admit(c, call, rows, by); !s) return s;
+    if (by == Strategy::replay) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0,
+                             "a round by replay is committed by the host; expected planes or stash");
+    }
+    if (Status s = c.at_rest(call); !s) return s;
+    if (Status s = c.admit_on_device(call, rows); !s) return s;
+    return start(c, rows, c.plan.max_ctx, by);
+  }
+
+  static Round start(Core& c, std::size_t rows, std::size_t bound, Strategy by) noexcept {
+    c.open_step(rows, bound);
     c.round_id = c.step_id;
     c.round_by = by;
     return Round(c, by);
@@ -206,10 +229,9 @@ class Round {
     return c;
   }
 
-  static Status queue(typename Core::DeviceState& device, const RoundCommit& c, const RoundCommit* many = nullptr,
-                      std::size_t n = 1) noexcept {
+  static Status queue(Dev& dev, const RoundCommit& c, const RoundCommit* many = nullptr, std::size_t n = 1) noexcept {
     if constexpr (has_kernels()) {
-      const ops_for<Dev> ops(*device.dev);
+      const ops_for<Dev> ops(dev);
       if (c.mode == RoundMode::stash) {
         if (Status s = ops.round_apply(c, many, n); !s) return s;
       }

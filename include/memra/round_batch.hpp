@@ -2,133 +2,212 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <memra/cache.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/round_state.hpp>
 #include <memra/error.hpp>
-#include <memra/ops.hpp>
 #include <memra/round.hpp>
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace memra {
 
-/// Commits for a batch of sequences. The caches have as many stages, each on the same device object; their shapes may
-/// differ. The rounds are open, written, all by planes or all by stash, and of different caches.
+/// Commits for a batch of sequences, made once for as long as the same caches decode together.
+///
+/// What never changes about them lies in a table on the device, written by create; a commit brings numbers only (rows,
+/// accept lengths), so commit_d may stand in a captured graph. Caches that take no part in a commit sit it out. They
+/// may be moved meanwhile; rounds of one that is gone are refused like any ended round. The batch must live as long as
+/// a graph that holds one of its commits may be replayed.
 template <class Dev>
 class RoundBatch {
   using Core = detail::CacheCore<Dev>;
 
  public:
-  /// Scratch per stage, on the stage's device, for `n` rounds.
-  static constexpr std::size_t scratch_bytes(std::size_t n) noexcept { return n * sizeof(RoundCommit); }
+  /// @param caches  [n] different caches that have paid for planes or stash, with as many stages, each on the same
+  ///                device object in all of them; their shapes may differ
+  /// @return bad_argument; out_of_memory; device_failure
+  static Result<RoundBatch> create(std::span<Cache<Dev>* const> caches) {
+    if (Status s = check(caches); !s) return s;
+    RoundBatch b;
+    for (const Cache<Dev>* c : caches) b.members_.push_back({c->core_.get(), c->core_->life});
+    const Core& first = *b.members_[0].core;
+    for (std::size_t s = 0; s < first.stages.size(); ++s) {
+      auto made = b.make_stage(s);
+      if (!made) return made.status();
+      b.stages_.push_back(*std::move(made));
+    }
+    return b;
+  }
+
+  std::size_t size() const noexcept { return members_.size(); }
 
   /// Keeps the first accept[i] tokens of rounds[i] and ends them: what Round::commit does to each, in fewer launches.
   ///
-  /// @param accept   [rounds.size()]
-  /// @param scratch  [stages] scratch_bytes(rounds.size()) each, unused by others until the queued work is done
+  /// @param rounds  [size()] open and written, of the caches in create's order, all by planes or all by stash; nullptr
+  ///                where a cache sits out
+  /// @param accept  [size()]; what belongs to a nullptr is not read
   /// @return as Round::commit, for the first round that is refused: nothing has changed then. A device failure taints
-  ///         every cache of the batch
-  static Status commit(std::span<Round<Dev>* const> rounds, std::span<const std::size_t> accept,
-                       std::span<const WorkspaceView> scratch) {
-    if (Status s = check(rounds, accept.size(), scratch); !s) return s;
-    for (std::size_t i = 0; i < rounds.size(); ++i) {
+  ///         every cache that takes part
+  Status commit(std::span<Round<Dev>* const> rounds, std::span<const std::size_t> accept) {
+    if (Status s = check(rounds); !s) return s;
+    if (accept.size() != size()) return refuse("another number of accept lengths than caches");
+    std::vector<std::int32_t> values(size());
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (rounds[i] == nullptr) continue;
       if (accept[i] > rounds[i]->rows()) {
-        return Status::failure(ErrorKind::bad_argument, "RoundBatch::commit", 0, 0, "round %zu: accept %zu of %zu rows",
-                               i, accept[i], rounds[i]->rows());
+        return Status::failure(ErrorKind::bad_argument, "RoundBatch", 0, 0, "round %zu: accept %zu of %zu rows", i,
+                               accept[i], rounds[i]->rows());
       }
+      values[i] = static_cast<std::int32_t>(accept[i]);
     }
-    for (Round<Dev>* r : rounds) {
-      if (Status s = detail::catch_up(*r->core_); !s) return s;
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (rounds[i] == nullptr) continue;
+      if (Status s = detail::catch_up(*members_[i].core); !s) return s;
     }
-    const auto entry = [&](std::size_t i, std::size_t s) { return rounds[i]->commit_of(s, accept[i], nullptr); };
-    return run(rounds, scratch, entry, [&](std::size_t i) { rounds[i]->committed(accept[i]); });
+    return run(rounds, values, {}, [&](std::size_t i) { rounds[i]->committed(accept[i]); });
   }
 
   /// As Round::commit_d: round i reads accept_d[stage][i] when the device gets there.
-  /// @param accept_d  [stages] arrays of rounds.size() ints on the stage's device
-  static Status commit_d(std::span<Round<Dev>* const> rounds, std::span<const std::int32_t* const> accept_d,
-                         std::span<const WorkspaceView> scratch) {
-    if (Status s = check(rounds, rounds.size(), scratch); !s) return s;
+  /// @param accept_d  [stages] arrays of size() ints on the stage's device
+  Status commit_d(std::span<Round<Dev>* const> rounds, std::span<const std::int32_t* const> accept_d) {
+    if (Status s = check(rounds); !s) return s;
     const bool null = std::find(accept_d.begin(), accept_d.end(), nullptr) != accept_d.end();
-    if (accept_d.size() != scratch.size() || null) {
+    if (accept_d.size() != stages_.size() || null) {
       return refuse("an accept array is missing; expected one per stage");
     }
-    const auto entry = [&](std::size_t i, std::size_t s) { return rounds[i]->commit_of(s, 0, accept_d[s] + i); };
-    return run(rounds, scratch, entry, [&](std::size_t i) { rounds[i]->committed_d(); });
+    return run(rounds, {}, accept_d, [&](std::size_t i) { rounds[i]->committed_d(); });
   }
 
  private:
+  struct Member {
+    Core* core;
+    std::weak_ptr<const bool> life;
+  };
+  struct Stage {
+    Dev* dev;
+    typename Dev::Buffer memory;  // [n] RoundCommit, then [n] rows, then [n] accept lengths
+    const RoundCommit* table;
+    std::int32_t* rows;
+    std::int32_t* accept;
+    RoundCommit size;  ///< the most layers, channels and heads of any cache
+  };
+
+  RoundBatch() = default;
+
   static Status refuse(const char* sentence) noexcept {
     return Status::failure(ErrorKind::bad_argument, "RoundBatch", 0, 0, "%s", sentence);
   }
 
-  static Status check(std::span<Round<Dev>* const> rounds, std::size_t accepts,
-                      std::span<const WorkspaceView> scratch) noexcept {
-    if (rounds.empty() || accepts != rounds.size()) {
-      return refuse("no round, or another number of accept lengths than rounds");
-    }
-    for (std::size_t i = 0; i < rounds.size(); ++i) {
-      if (rounds[i] == nullptr) return refuse("a round is null");
-      if (Status s = rounds[i]->ready("RoundBatch"); !s) return s;
-      const Core& c = *rounds[i]->core_;
-      const Core& first = *rounds[0]->core_;
-      if (rounds[i]->strategy() == Strategy::replay || rounds[i]->strategy() != rounds[0]->strategy()) {
-        return refuse("the rounds are by replay or by different strategies; expected all planes or all stash");
+  static Status check(std::span<Cache<Dev>* const> caches) noexcept {
+    if (caches.empty()) return refuse("no cache; expected at least one");
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      if (caches[i] == nullptr || !caches[i]->core_) return refuse("a cache is null or moved-from");
+      const Core& c = *caches[i]->core_;
+      const Core& first = *caches[0]->core_;
+      if (std::find(caches.begin(), caches.begin() + static_cast<std::ptrdiff_t>(i), caches[i]) !=
+          caches.begin() + static_cast<std::ptrdiff_t>(i)) {
+        return refuse("a cache comes twice");
       }
-      for (std::size_t j = 0; j < i; ++j) {
-        if (rounds[j]->core_ == &c) return refuse("two rounds are of one cache");
+      if (!c.plan.round.planes && !c.plan.round.stash) {
+        return refuse("a cache has paid for neither planes nor stash; see CacheOptions::rounds");
       }
-      if (c.stages.size() != first.stages.size() || scratch.size() != c.stages.size()) {
-        return refuse("the caches have different numbers of stages, or scratch is not one per stage");
-      }
+      if (c.stages.size() != first.stages.size()) return refuse("the caches have different numbers of stages");
       for (std::size_t s = 0; s < c.stages.size(); ++s) {
-        if (c.devices[c.stages[s].device].dev != first.devices[first.stages[s].device].dev) {
-          return refuse("a stage is on different devices in two caches");
-        }
-      }
-    }
-    for (const WorkspaceView& w : scratch) {
-      if (w.data == nullptr || w.bytes < scratch_bytes(rounds.size()) ||
-          reinterpret_cast<std::uintptr_t>(w.data) % alignof(RoundCommit) != 0) {
-        return refuse("scratch of a stage is too small or not aligned; see scratch_bytes");
+        if (device(c, s) != device(first, s)) return refuse("a stage is on different devices in two caches");
       }
     }
     return {};
   }
 
-  template <class Entry, class Done>
-  static Status run(std::span<Round<Dev>* const> rounds, std::span<const WorkspaceView> scratch, const Entry& entry,
-                    const Done& done) {
-    std::vector<RoundCommit> table(rounds.size());
-    Core& first = *rounds[0]->core_;
-    for (Round<Dev>* r : rounds) r->core_->taint("an earlier device failure");  // until all of it is queued
-    for (std::size_t s = 0; s < first.stages.size(); ++s) {
-      RoundCommit size;
-      for (std::size_t i = 0; i < rounds.size(); ++i) {
-        table[i] = entry(i, s);
-        size.n_layers = std::max(size.n_layers, table[i].n_layers);
-        size.conv_dim = std::max(size.conv_dim, table[i].conv_dim);
-        size.heads = std::max(size.heads, table[i].heads);
-      }
-      size.mode = table[0].mode;
-      auto& device = first.devices[first.stages[s].device];
-      const std::size_t bytes = scratch_bytes(table.size());
-      if (Status f = device.dev->upload(scratch[s].data, reinterpret_cast<const std::byte*>(table.data()), bytes); !f) {
-        return f;
-      }
-      const auto* many = reinterpret_cast<const RoundCommit*>(scratch[s].data);
-      if (Status f = Round<Dev>::queue(device, size, many, table.size()); !f) return f;
+  static Dev* device(const Core& c, std::size_t stage) noexcept { return c.devices[c.stages[stage].device].dev; }
+
+  Result<Stage> make_stage(std::size_t s) const {
+    const std::size_t n = members_.size();
+    Dev* dev = device(*members_[0].core, s);
+    auto memory = dev->alloc(n * (sizeof(RoundCommit) + 2 * sizeof(std::int32_t)));
+    if (!memory) return memory.status();
+    std::byte* const at = memory->data();
+    auto* const words = reinterpret_cast<std::int32_t*>(at + n * sizeof(RoundCommit));
+    std::vector<RoundCommit> table;
+    RoundCommit size;
+    for (std::size_t i = 0; i < n; ++i) {
+      RoundCommit c = members_[i].core->stages[s].commit;
+      c.rows_d = words + i;
+      c.accept_d = words + n + i;
+      table.push_back(c);
+      size.n_layers = std::max(size.n_layers, c.n_layers);
+      size.conv_dim = std::max(size.conv_dim, c.conv_dim);
+      size.heads = std::max(size.heads, c.heads);
+      size.plain = size.plain && c.plain;
     }
-    for (std::size_t i = 0; i < rounds.size(); ++i) {
-      done(i);
-      rounds[i]->core_->tainted = false;
+    const auto* host = reinterpret_cast<const std::byte*>(table.data());
+    if (Status f = dev->upload(at, host, n * sizeof(RoundCommit)); !f) return f;
+    return Stage{dev, *std::move(memory), reinterpret_cast<const RoundCommit*>(at), words, words + n, size};
+  }
+
+  Status check(std::span<Round<Dev>* const> rounds) const noexcept {
+    if (rounds.size() != size()) return refuse("another number of rounds than caches");
+    const Round<Dev>* first = nullptr;
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (rounds[i] == nullptr) continue;
+      if (Status s = rounds[i]->ready("RoundBatch"); !s) return s;
+      if (rounds[i]->core_ != members_[i].core || members_[i].life.expired()) {
+        return refuse("a round is of another cache than the batch has in its place");
+      }
+      if (first == nullptr) first = rounds[i];
+      if (rounds[i]->strategy() == Strategy::replay || rounds[i]->strategy() != first->strategy()) {
+        return refuse("the rounds are by replay or by different strategies; expected all planes or all stash");
+      }
+    }
+    return first != nullptr ? Status() : refuse("every round is null");
+  }
+
+  /// A few values at a time travel with the call, which a capture can record.
+  static Status store(Dev& dev, std::int32_t* to, std::span<const std::int32_t> values) noexcept {
+    constexpr std::size_t few = 64;
+    for (std::size_t i = 0; i < values.size(); i += few) {
+      const std::size_t n = std::min(few, values.size() - i);
+      if (Status s = dev.store_i32(to + i, values.data() + i, n); !s) return s;
     }
     return {};
   }
+
+  template <class Done>
+  Status run(std::span<Round<Dev>* const> rounds, std::span<const std::int32_t> accept,
+             std::span<const std::int32_t* const> accept_d, const Done& done) {
+    std::vector<std::int32_t> rows;
+    RoundMode mode = RoundMode::none;
+    for (Round<Dev>* r : rounds) {
+      rows.push_back(r == nullptr ? -1 : static_cast<std::int32_t>(r->rows()));
+      if (r != nullptr) mode = r->strategy() == Strategy::planes ? RoundMode::planes : RoundMode::stash;
+      if (r != nullptr) r->core_->taint("an earlier device failure");  // until all of it is queued
+    }
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      Stage& stage = stages_[s];
+      if (Status f = store(*stage.dev, stage.rows, rows); !f) return f;
+      if (Status f = store(*stage.dev, stage.accept, accept); !f) return f;
+      RoundCommit launch = stage.size;
+      launch.mode = mode;
+      launch.accept_d = accept_d.empty() ? nullptr : accept_d[s];
+      if (Status f = Round<Dev>::queue(*stage.dev, launch, stage.table, size()); !f) return f;
+    }
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (rounds[i] == nullptr) continue;
+      done(i);
+      members_[i].core->tainted = false;
+    }
+    return {};
+  }
+
+  std::vector<Member> members_;
+  std::vector<Stage> stages_;
 };
 
 }  // namespace memra

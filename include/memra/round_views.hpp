@@ -32,17 +32,30 @@ struct RoundCommit {
   std::int32_t* pos_d = nullptr;
   RoundWords* words = nullptr;
   const std::int32_t* accept_d = nullptr;  ///< device: the accepted rows; nullptr: `accept`
+  const std::int32_t* rows_d = nullptr;    ///< device: the rows verified; nullptr: `rows`
   std::int32_t accept = 0;
-  std::int32_t rows = 0;  ///< rows verified: accept is clamped to [0, rows]
+  std::int32_t rows = 0;  ///< rows verified: accept is clamped to [0, rows]; negative: no round, nothing moves
   std::int32_t capacity = 0;
   std::int32_t n_planes = 1;
   RoundMode mode = RoundMode::none;
   bool plain = true;  ///< every layer is RecurView::plain(): kernels that know no other may run
 
   MEMRA_HD std::int32_t asked() const noexcept { return accept_d != nullptr ? *accept_d : accept; }
+  MEMRA_HD std::int32_t verified() const noexcept { return rows_d != nullptr ? *rows_d : rows; }
   MEMRA_HD std::int32_t accepted() const noexcept {
     const std::int32_t a = asked();
-    return a < 0 ? 0 : a > rows ? rows : a;
+    const std::int32_t most = verified();
+    return a < 0 || most < 0 ? 0 : a > most ? most : a;
+  }
+
+  /// Commit `i` of a launch: `one` itself, or entry `i` of the table, which knows what never changes, in the mode of
+  /// `one` and with the accept lengths that `one` brings ([n]), if it does.
+  MEMRA_HD static RoundCommit of(const RoundCommit& one, const RoundCommit* many, std::size_t i) noexcept {
+    if (many == nullptr) return one;
+    RoundCommit c = many[i];
+    c.mode = one.mode;
+    if (one.accept_d != nullptr) c.accept_d = one.accept_d + i;
+    return c;
   }
 };
 

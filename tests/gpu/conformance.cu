@@ -1,21 +1,20 @@
-// CudaDev keeps every promise of the device contract: the suite that every device passes.
-#include <memra/cuda/ops.cuh>
-
+// A GPU keeps every promise of the device contract: the suite that every device passes.
 #include <conformance/catch_suite.hpp>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace {
 
 /// A fresh device object, its context shared with every other test of the program.
-struct FreshCuda {
+struct FreshGpu {
   static constexpr bool beyond_4_gib = true;  // NOLINT: the suite asks whether it is there
-  memra::CudaDev& dev() { return device; }
-  memra::CudaDev device = memra_test::make_cuda();
+  memra_test::Gpu& dev() { return device; }
+  memra_test::Gpu device = memra_test::make_gpu();
 };
 
-TEST_CASE("CudaDev conforms", "[conformance]") {
-  memra_conformance::require_conformance<FreshCuda>();
+TEST_CASE("a GPU conforms", "[conformance]") {
+  memra_conformance::require_conformance<FreshGpu>();
 }
 
 }  // namespace

@@ -1,11 +1,8 @@
-// CudaDev from a plain C++ file: what the runtime's headers alone must give. No device compiler reads this.
-#include <cuda_runtime_api.h>
-
+// A GPU from a plain C++ file: what the runtime's headers alone must give. No device compiler reads this.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memra/cache.hpp>
-#include <memra/cuda/device.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_dev.hpp>
 #include <support/catch.hpp>
@@ -13,20 +10,18 @@
 #include <utility>
 #include <vector>
 
+#include "support.hpp"
+
 namespace {
 
-using memra::CudaDev;
 using memra::ErrorKind;
 using namespace memra_test;
 using Ints = std::vector<std::int32_t>;
 
-CudaDev cuda(const CudaDev::Options& options = {}) {
-  return memra::check(CudaDev::create(options));
-}
 const std::byte* bytes(const void* p) {
   return static_cast<const std::byte*>(p);
 }
-Ints download(CudaDev& dev, const CudaDev::Buffer& b) {
+Ints download(Gpu& dev, const Gpu::Buffer& b) {
   Ints v(b.size() / 4);
   memra::check(dev.download(reinterpret_cast<std::byte*>(v.data()), b.data(), b.size()));
   return v;
@@ -36,14 +31,14 @@ Ints counting(std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<std::int32_t>(i * 7 + 1);
   return v;
 }
-CudaDev::Buffer filled(CudaDev& dev, const Ints& v) {
+Gpu::Buffer filled(Gpu& dev, const Ints& v) {
   auto b = memra::check(dev.alloc(v.size() * 4));
   memra::check(dev.upload(b.data(), bytes(v.data()), v.size() * 4));
   return b;
 }
 
 TEST_CASE("S3 copy refuses overlap, move allows any", "[device]") {
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   const std::size_t n = 5000;
   for (const std::ptrdiff_t shift : {1, 4, 100, 4096, -1, -4, -100, -4096}) {
     const Ints start = counting(n);
@@ -63,7 +58,7 @@ TEST_CASE("S3 copy refuses overlap, move allows any", "[device]") {
 }
 
 TEST_CASE("S9 upload and store_i32 have read their source", "[device]") {
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   auto b = memra::check(dev.zeros(64 << 20));
   auto other = memra::check(dev.alloc(64 << 20));
   for (int i = 0; i < 20; ++i) memra::check(dev.copy(other.data(), b.data(), b.size()));  // keeps the stream busy
@@ -85,28 +80,28 @@ TEST_CASE("S9 upload and store_i32 have read their source", "[device]") {
 }
 
 TEST_CASE("S5 failures: out of memory, sticky errors, moved-from", "[device]") {
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   const auto huge = dev.alloc(std::size_t{1} << 50);
   REQUIRE_FALSE(huge.ok());
   REQUIRE(huge.status().kind() == ErrorKind::out_of_memory);
   REQUIRE(huge.status().bytes() == std::size_t{1} << 50);
-  REQUIRE(cudaPeekAtLastError() == cudaSuccess);  // nothing is left for the next caller to trip over
+  REQUIRE(GpuApi::peek_last() == GpuApi::ok);  // nothing is left for the next caller to trip over
   auto small = dev.zeros(4096);
   REQUIRE(small.ok());
   const memra::Status bad = dev.copy(small->data(), reinterpret_cast<const std::byte*>(std::uintptr_t{64}), 64);
   const memra::Status after = dev.synchronize();
   REQUIRE((!bad.ok() || !after.ok() || true));  // the runtime may refuse it now or never; it must not be left pending
-  REQUIRE(cudaPeekAtLastError() == cudaSuccess);
-  CudaDev taken(std::move(dev));
+  REQUIRE(GpuApi::peek_last() == GpuApi::ok);
+  Gpu taken(std::move(dev));
   REQUIRE(dev.synchronize().kind() == ErrorKind::bad_state);  // NOLINT(bugprone-use-after-move): that is the point
   REQUIRE(dev.alloc(1).status().kind() == ErrorKind::bad_state);
 }
 
 TEST_CASE("a buffer outlives its device object", "[device]") {
-  CudaDev other = cuda();
-  CudaDev::Buffer b;
+  Gpu other = make_gpu();
+  Gpu::Buffer b;
   {
-    CudaDev dev = cuda();
+    Gpu dev = make_gpu();
     b = filled(dev, counting(100));
     memra::check(dev.synchronize());
   }
@@ -114,13 +109,13 @@ TEST_CASE("a buffer outlives its device object", "[device]") {
 }
 
 TEST_CASE("S1 S7 events and copies between streams are ordered", "[device]") {
-  CudaDev a = cuda();
-  CudaDev b = cuda();
+  Gpu a = make_gpu();
+  Gpu b = make_gpu();
   const std::size_t n = 32 << 20;
   auto x = memra::check(a.zeros(n));
   auto y = memra::check(a.zeros(n));
   auto z = memra::check(b.zeros(n));
-  CudaDev::Event e;
+  Gpu::Event e;
   memra::check(b.wait(e));  // never published: nothing to wait for
   for (int round = 1; round < 20; ++round) {
     memra::check(a.fill(x.data(), static_cast<std::byte>(round), n));
@@ -139,7 +134,7 @@ TEST_CASE("S1 S7 events and copies between streams are ordered", "[device]") {
 }
 
 TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   auto b = filled(dev, counting(64));
   auto given_up = memra::check(dev.alloc(4096));
   memra::check(dev.begin_capture());
@@ -149,7 +144,7 @@ TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
   std::byte host{};
   REQUIRE(dev.download(&host, b.data(), 1).kind() == ErrorKind::bad_state);
   REQUIRE(dev.begin_capture().kind() == ErrorKind::bad_state);
-  { const CudaDev::Buffer gone(std::move(given_up)); }  // freed later, not at every replay
+  { const Gpu::Buffer gone(std::move(given_up)); }  // freed later, not at every replay
   const std::int32_t v[3] = {1000, 1001, 1002};
   memra::check(dev.store_i32(reinterpret_cast<std::int32_t*>(b.data()), v, 3));
   memra::check(dev.copy(b.data() + 128, b.data(), 12));
@@ -164,19 +159,19 @@ TEST_CASE("capture: what is refused inside, what is recorded", "[device]") {
   memra::check(dev.replay(graph));
   REQUIRE(download(dev, b)[33] == 1001);
   REQUIRE(dev.alloc(4096).ok());
-  REQUIRE(dev.replay(CudaDev::Graph()).kind() == ErrorKind::bad_argument);
+  REQUIRE(dev.replay(Gpu::Graph()).kind() == ErrorKind::bad_argument);
 }
 
 TEST_CASE("the caller's current device is put back", "[device]") {
   int n = 0;
-  REQUIRE(cudaGetDeviceCount(&n) == cudaSuccess);
-  CudaDev::Options last;
+  REQUIRE(Native::count(&n));
+  Gpu::Options last;
   last.ordinal = n - 1;
-  CudaDev dev = cuda(last);
-  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  Gpu dev = make_gpu_with(last);
+  REQUIRE(GpuApi::set_device(0) == GpuApi::ok);
   { auto b = memra::check(dev.zeros(1000)); }
   int now = -1;
-  REQUIRE(cudaGetDevice(&now) == cudaSuccess);
+  REQUIRE(GpuApi::get_device(&now) == GpuApi::ok);
   REQUIRE(now == 0);
 }
 
@@ -184,11 +179,11 @@ TEST_CASE("rollback, snapshots and stages on the GPU equal the oracle", "[cache]
   const Tokens t = memra_test::stream(64);
   const Tokens wrong = memra_test::stream(64, 9);
   for (const auto& cfg : {hybrid_model(), attention_model(), recurrent_model()}) {
-    CudaDev d0 = cuda();
-    CudaDev d1 = cuda();
+    Gpu d0 = make_gpu();
+    Gpu d1 = make_gpu();
     for (const bool two : {false, true}) {
-      auto cache = memra::check(two ? memra::Cache<CudaDev>::create_pp2(d0, d1, cfg.layers.size() / 2, cfg, 64)
-                                    : memra::Cache<CudaDev>::create(d0, cfg, 64));
+      auto cache = memra::check(two ? memra::Cache<Gpu>::create_pp2(d0, d1, cfg.layers.size() / 2, cfg, 64)
+                                    : memra::Cache<Gpu>::create(d0, cfg, 64));
       REQUIRE(feed_by(cache, part(t, 0, 30), 8).ok());
       auto snap = memra::check(cache.snapshot());
       for (std::size_t round = 0; round < 4; ++round) {
@@ -200,7 +195,7 @@ TEST_CASE("rollback, snapshots and stages on the GPU equal the oracle", "[cache]
         REQUIRE(cache.snapshot_into(snap).ok());
       }
       const auto prefix = memra::check(cache.export_prefix(snap));
-      const auto restored = memra::check(memra::Cache<CudaDev>::from_prefix(d1, cfg, 70, prefix));
+      const auto restored = memra::check(memra::Cache<Gpu>::from_prefix(d1, cfg, 70, prefix));
       REQUIRE((image(restored) == straight(cfg, part(t, 0, 50))));
       auto one = image(restored);  // red arm: one changed byte shows
       if (cache.recur(0)) {
@@ -214,12 +209,12 @@ TEST_CASE("rollback, snapshots and stages on the GPU equal the oracle", "[cache]
 TEST_CASE("a plane above 4 GiB", "[large]") {
   std::size_t free_bytes = 0;
   std::size_t total = 0;
-  REQUIRE(cudaMemGetInfo(&free_bytes, &total) == cudaSuccess);
+  REQUIRE(Native::memory(&free_bytes, &total));
   if (free_bytes < (std::size_t{16} << 30)) {
     WARN("SKIPPED: less than 16 GiB free on this device");
     return;
   }
-  CudaDev dev = cuda();
+  Gpu dev = make_gpu();
   const std::size_t n = (std::size_t{5} << 30) + 4096;
   auto a = memra::check(dev.alloc(n));
   auto b = memra::check(dev.zeros(n));

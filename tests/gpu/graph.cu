@@ -1,16 +1,15 @@
 // Captured decode and verify steps: positions on the device, hundreds of replays, rollbacks between them.
-#include <memra/cuda/ops.cuh>
 #include <memra/host_ops.hpp>
 #include <support/catch.hpp>
 #include <support/stand_in.hpp>
 
 #include <support/kernel_model.hpp>
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace {
 
 using namespace memra_test;
-using memra::CudaDev;
 using memra::ErrorKind;
 
 /// Records one step of `rows` rows at whatever position the device is at.
@@ -89,7 +88,7 @@ void long_run(Dev& dev, Oracle& oracle_dev, memra::Layout layout) {
 
 TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits", "[graph]") {
   for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
-    PortableCuda dev;
+    PortableGpu dev;
     memra::HostDev host;
     long_run(dev, host, layout);
   }
@@ -97,15 +96,15 @@ TEST_CASE("portable kernels: graphs, rollbacks and replays give the host's bits"
 
 TEST_CASE("tuned kernels: graphs, rollbacks and replays give the bits of single steps", "[graph]") {
   for (const memra::Layout layout : {memra::Layout::blocks, memra::Layout::split}) {
-    CudaDev dev = make_cuda();
-    CudaDev other = make_cuda();
+    Gpu dev = make_gpu();
+    Gpu other = make_gpu();
     long_run(dev, other, layout);
   }
 }
 
 TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][sanitize]") {
-  CudaDev dev = make_cuda();
-  KernelModel<CudaDev> m(dev, 30);
+  Gpu dev = make_gpu();
+  KernelModel<Gpu> m(dev, 30);
   const auto one = record(m, 1);
   const auto four = record(m, 4);
   replay(m, one, 1, 20);

@@ -1,6 +1,4 @@
 // Planes above 4 GiB and 2^32 elements: append and attend where 32 bits of offset have wrapped.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,19 +7,19 @@
 #include <cstdio>
 #include <memra/cache.hpp>
 #include <memra/codec.hpp>
-#include <memra/cuda/ops.cuh>
 #include <memra/host_ops.hpp>
 #include <memra/workspace.hpp>
 #include <support/catch.hpp>
 #include <support/planes.hpp>
 #include <vector>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace {
 
 using memra::check;
-using memra::CudaDev;
+using memra_test::Gpu;
 using memra::Format;
 using Bytes = std::vector<std::byte>;
 
@@ -46,17 +44,17 @@ memra::ModelConfig config(Format k, Format v, memra::Layout layout) {
   return cfg;
 }
 
-std::vector<float> floats(CudaDev& dev, const CudaDev::Buffer& b) {
+std::vector<float> floats(Gpu& dev, const Gpu::Buffer& b) {
   std::vector<float> x(b.size() / 4);
   check(dev.download(reinterpret_cast<std::byte*>(x.data()), b.data(), b.size()));
   return x;
 }
-CudaDev::Buffer on_device(CudaDev& dev, const std::vector<float>& x) {
+Gpu::Buffer on_device(Gpu& dev, const std::vector<float>& x) {
   auto b = check(dev.alloc(x.size() * 4));
   check(dev.upload(b.data(), reinterpret_cast<const std::byte*>(x.data()), x.size() * 4));
   return b;
 }
-float* data(const CudaDev::Buffer& b) {
+float* data(const Gpu::Buffer& b) {
   return reinterpret_cast<float*>(b.data());
 }
 
@@ -73,7 +71,7 @@ double distance(const std::vector<float>& a, const std::vector<T>& b) {
 }
 
 /// Rows [first, first + n) of a plane on the device, run after run.
-Bytes rows_of(CudaDev& dev, const memra::ConstPlaneView& plane, std::size_t first, std::size_t n) {
+Bytes rows_of(Gpu& dev, const memra::ConstPlaneView& plane, std::size_t first, std::size_t n) {
   const memra::Segments runs = memra::segments(plane.shape, first - plane.base, n);
   Bytes all;
   for (std::size_t i = 0; i < runs.count; ++i) {
@@ -157,9 +155,9 @@ bool all_zero(const Bytes& b) {
   return std::all_of(b.begin(), b.end(), [](std::byte x) { return x == std::byte{0}; });
 }
 
-void across(CudaDev& dev, Format kf, Format vf, memra::Layout layout, std::size_t max_ctx) {
-  auto cache = check(memra::Cache<CudaDev>::create(dev, config(kf, vf, layout), max_ctx));
-  auto ws = check(memra::Workspace<CudaDev>::create(dev, cache.plan().workspace_bytes(t)));
+void across(Gpu& dev, Format kf, Format vf, memra::Layout layout, std::size_t max_ctx) {
+  auto cache = check(memra::Cache<Gpu>::create(dev, config(kf, vf, layout), max_ctx));
+  auto ws = check(memra::Workspace<Gpu>::create(dev, cache.plan().workspace_bytes(t)));
   const memra::KvLayer big = *cache.kv(0);
   REQUIRE(memra::sub_planes(big.k.shape).bytes > two_32);
   REQUIRE(max_ctx * width > two_32 / 2);
@@ -167,7 +165,7 @@ void across(CudaDev& dev, Format kf, Format vf, memra::Layout layout, std::size_
   // Where the first run of K rows (whole rows, or their quants) crosses 2^32 bytes, and the last rows of all.
   const std::size_t row = memra::segments(big.k.shape, 0, 1).run[0].bytes;
   memra_test::Rng rng(17);
-  const memra::ops_for<CudaDev> ops(dev);
+  const memra::ops_for<Gpu> ops(dev);
   for (const std::size_t first : {two_32 / row - t / 2, max_ctx - t}) {
     // Rows up to there count as written: they are zeros.
     for (const memra::ConstPlaneView* plane : std::array{&big.k, &big.v}) {
@@ -229,12 +227,12 @@ void across(CudaDev& dev, Format kf, Format vf, memra::Layout layout, std::size_
 TEST_CASE("append and attend where byte offsets pass 2^32 and elements 2^31", "[large]") {
   std::size_t free_bytes = 0;
   std::size_t total = 0;
-  REQUIRE(cudaMemGetInfo(&free_bytes, &total) == cudaSuccess);
+  REQUIRE(memra_test::Native::memory(&free_bytes, &total));
   if (free_bytes < (std::size_t{24} << 30)) {
     WARN("SKIPPED: less than 24 GiB free on this device");
     return;
   }
-  CudaDev dev = memra_test::make_cuda();
+  Gpu dev = memra_test::make_gpu();
   across(dev, Format::q8_0, Format::q5_1, memra::Layout::blocks, 4200000);
   across(dev, Format::q8_0, Format::q5_1, memra::Layout::split, 4200000);
   across(dev, Format::q4_0, Format::q4_0, memra::Layout::split, 8400000);

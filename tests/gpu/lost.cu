@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <memra/cache.hpp>
-#include <memra/cuda/ops.cuh>
 #include <support/catch.hpp>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace memra_lost {
@@ -18,8 +18,8 @@ struct WildBody {
 
 TEST_CASE("S5 a killed context is device_lost, reported by the next call and by every later one", "[.lost]") {
   using memra::ErrorKind;
-  memra::CudaDev dev = memra_test::make_cuda();
-  memra::CudaDev other = memra_test::make_cuda();
+  memra_test::Gpu dev = memra_test::make_gpu();
+  memra_test::Gpu other = memra_test::make_gpu();
   auto b = memra::check(dev.zeros(4096));
   memra::check(
       memra::launch(dev, "wild", memra::Grid{1, 1, 1}, WildBody{}));  // asynchronous: the launch itself is fine

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <memra/cuda/ops.cuh>
 #include <memra/host_ops.hpp>
 #include <support/catch.hpp>
 #include <support/op_cases.hpp>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace {
@@ -37,12 +37,12 @@ void compare_with_host(Dev& dev, const Skip& skips) {
 }
 
 TEST_CASE("portable kernels on the GPU give the host's bits for every op", "[ops][sanitize]") {
-  PortableCuda dev;
+  PortableGpu dev;
   compare_with_host(dev, [](const std::string&) { return false; });
 }
 
 TEST_CASE("tuned kernels give the host's bits for every op but attend", "[ops][sanitize]") {
-  memra::CudaDev dev = make_cuda();
+  Gpu dev = make_gpu();
   compare_with_host(dev, [](const std::string& name) { return name.rfind("attend", 0) == 0; });
 }
 
@@ -88,7 +88,7 @@ std::vector<KvShape> attend_shapes() {
 }
 
 TEST_CASE("attend is within its class of the host, and each row's bits are its own", "[ops]") {
-  memra::CudaDev dev = make_cuda();
+  Gpu dev = make_gpu();
   memra::HostDev host;
   double worst = 0;
   for (KvShape s : attend_shapes()) {
@@ -96,7 +96,7 @@ TEST_CASE("attend is within its class of the host, and each row's bits are its o
     INFO(memra::to_string(s.k_format) << "/" << memra::to_string(s.v_format) << " " << memra::to_string(s.layout)
                                       << " heads " << s.n_heads << " dv " << s.dv << " window " << s.window);
     const std::size_t len = s.base + 650;
-    const AttendOn<memra::CudaDev> a(dev, s, len, 5);
+    const AttendOn<Gpu> a(dev, s, len, 5);
     const AttendOn<memra::HostDev> b(host, s, len, 5);
     for (const std::size_t pos : {s.base + 0, s.base + 250, s.base + 630}) {
       const std::size_t t = pos == s.base + 630 ? 20 : 7;  // 20: more than one pass of rows
@@ -114,7 +114,7 @@ TEST_CASE("attend is within its class of the host, and each row's bits are its o
 }
 
 TEST_CASE("rows on both sides of a rung of the key grid", "[ops][sanitize]") {
-  memra::CudaDev dev = make_cuda();
+  Gpu dev = make_gpu();
   memra::HostDev host;
   KvShape s;  // 16 kv heads: at most 16 chunks, so the chunk grows after 16 * 256 keys
   s.n_heads = 32;
@@ -124,7 +124,7 @@ TEST_CASE("rows on both sides of a rung of the key grid", "[ops][sanitize]") {
   s.layout = memra::Layout::split;
   for (const std::size_t window : {std::size_t{0}, std::size_t{3000}}) {
     s.window = window;
-    const AttendOn<memra::CudaDev> a(dev, s, 4110, 6);
+    const AttendOn<Gpu> a(dev, s, 4110, 6);
     const AttendOn<memra::HostDev> b(host, s, 4110, 6);
     const Bytes together = a.run(dev, 4090, 14);
     CHECK(distance(together, b.run(host, 4090, 14)) < 1e-5);
@@ -136,14 +136,14 @@ TEST_CASE("rows on both sides of a rung of the key grid", "[ops][sanitize]") {
 }
 
 TEST_CASE("keys that a row does not see change none of its bits", "[ops][sanitize]") {
-  memra::CudaDev dev = make_cuda();
+  Gpu dev = make_gpu();
   KvShape s;
   s.rows = 700;
   s.window = 100;
   s.layout = memra::Layout::split;
   // The same seed, fewer rows written: all other bytes of the planes are NaN.
-  const AttendOn<memra::CudaDev> more(dev, s, 650, 5);
-  const AttendOn<memra::CudaDev> fewer(dev, s, 401, 5);
+  const AttendOn<Gpu> more(dev, s, 650, 5);
+  const AttendOn<Gpu> fewer(dev, s, 401, 5);
   Bytes a = more.run(dev, 400, 1);
   CHECK_FALSE((a == fewer.run(dev, 399, 1)));
   const double d = distance(a, a);

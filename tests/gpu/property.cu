@@ -1,9 +1,8 @@
-// Random histories of Cache and DflashKv on CUDA against the models of the rules that the host's histories use.
+// Random histories of Cache and DflashKv on a GPU against the models of the rules that the host's histories use.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memra/counting_dev.hpp>
-#include <memra/cuda/ops.cuh>
 #include <memra/fault_dev.hpp>
 #include <memra/poison_dev.hpp>
 #include <optional>
@@ -13,15 +12,16 @@
 #include <string>
 #include <support/catch.hpp>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace property {
 
 /// Three device objects of one GPU, each with a stream of its own; their memory starts as NaN and their calls may fail.
-using Gpu = memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra_test::DefaultCuda>>>;
+using Device = memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra_test::DefaultGpu>>>;
 /// The values written come from the host, so that the oracle shares nothing with our kernels.
 template <>
-inline constexpr bool runs_plain_bodies<Gpu> = false;
+inline constexpr bool runs_plain_bodies<Device> = false;
 
 }  // namespace property
 
@@ -29,12 +29,12 @@ namespace {
 
 using property::CachePlant;
 using property::DraftPlant;
-using property::Gpu;
+using property::Device;
 using property::Script;
 
 std::optional<property::Failure> run(const Script& s, CachePlant cache, DraftPlant draft, property::Did* did) {
-  if (s.machine == "draft") return property::run_on<property::DraftMachine<Gpu>>(s, draft, did);
-  return property::run_on<property::CacheMachine<Gpu>>(s, cache, did);
+  if (s.machine == "draft") return property::run_on<property::DraftMachine<Device>>(s, draft, did);
+  return property::run_on<property::CacheMachine<Device>>(s, cache, did);
 }
 
 void histories(const std::string& machine, std::size_t ops) {
@@ -45,7 +45,7 @@ void histories(const std::string& machine, std::size_t ops) {
     INFO(property::to_line(s));
     if (failed) FAIL("operation " << failed->op << ": " << failed->what);
   }
-  std::printf("property: %s on CUDA: %zu operations, %zu refused, %zu device failures, %zu taints, %zu replays\n",
+  std::printf("property: %s on a GPU: %zu operations, %zu refused, %zu device failures, %zu taints, %zu replays\n",
               machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays);
   REQUIRE(property::did_enough(did, machine));
 }
@@ -58,15 +58,15 @@ bool finds(const std::string& machine, CachePlant cache, DraftPlant draft) {
   return false;
 }
 
-TEST_CASE("random histories of a cache on CUDA", "[property]") {
+TEST_CASE("random histories of a cache on a GPU", "[property]") {
   histories("cache", 4000);
 }
 
-TEST_CASE("random histories of a draft cache on CUDA", "[property]") {
+TEST_CASE("random histories of a draft cache on a GPU", "[property]") {
   histories("draft", 2000);
 }
 
-TEST_CASE("red arms: planted bugs show in histories on CUDA", "[property]") {
+TEST_CASE("red arms: planted bugs show in histories on a GPU", "[property]") {
   REQUIRE(finds("cache", CachePlant::conv_not_restored, {}));
   REQUIRE(finds("cache", CachePlant::refresh_does_nothing, {}));
   REQUIRE(finds("cache", CachePlant::mirror_forgotten, {}));

@@ -1,30 +1,44 @@
-// What the tests on a CUDA device share.
+// What the tests on a GPU share. With MEMRA_TEST_HIP they run on HipDev, else on CudaDev.
 #pragma once
 
+#if defined(MEMRA_TEST_HIP)
+#include <memra/hip/device.hpp>
+#else
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <memra/cuda/device.hpp>
+#endif
+
+#include <atomic>
+#include <cstddef>
 #include <memra/portable_ops.hpp>
 #include <thread>
 #include <utility>
 
 namespace memra_test {
 
+#if defined(MEMRA_TEST_HIP)
+using Gpu = memra::HipDev;
+using GpuApi = memra::HipApi;
+
+/// What the tests ask of the runtime by themselves. True: it went well.
+struct Native {
+  static bool count(int* n) { return hipGetDeviceCount(n) == hipSuccess; }
+  static bool memory(std::size_t* free, std::size_t* total) { return hipMemGetInfo(free, total) == hipSuccess; }
+};
+#else
+using Gpu = memra::CudaDev;
+using GpuApi = memra::CudaApi;
+
+/// What the tests ask of the runtime by themselves. True: it went well.
+struct Native {
+  static bool count(int* n) { return cudaGetDeviceCount(n) == cudaSuccess; }
+  static bool memory(std::size_t* free, std::size_t* total) { return cudaMemGetInfo(free, total) == cudaSuccess; }
+};
+
 inline memra::CudaDev make_cuda() {
   return memra::check(memra::CudaDev::create());
 }
-
-/// A CUDA device for those who make devices without arguments.
-struct DefaultCuda : memra::CudaDev {
-  DefaultCuda() : memra::CudaDev(make_cuda()) {}
-};
-
-/// A CUDA device that runs the portable kernels only.
-struct PortableCuda : memra::CudaDev {
-  using kernels = memra::PortableKernels;
-  PortableCuda() : memra::CudaDev(make_cuda()) {}
-};
 
 /// Holds a stream: what is queued behind it has certainly not run until release(). One at a time, and what runs on
 /// other streams meanwhile must have run before, since the runtime may wait for all of them to load a kernel.
@@ -50,6 +64,25 @@ class Hold {
   std::atomic<bool> open_{false};
   std::atomic<bool> done_{false};
   bool held_;
+};
+#endif
+
+inline Gpu make_gpu_with(const Gpu::Options& options) {
+  return memra::check(Gpu::create(options));
+}
+inline Gpu make_gpu() {
+  return make_gpu_with({});
+}
+
+/// A GPU for those who make devices without arguments.
+struct DefaultGpu : Gpu {
+  DefaultGpu() : Gpu(make_gpu()) {}
+};
+
+/// A GPU that runs the portable kernels only.
+struct PortableGpu : Gpu {
+  using kernels = memra::PortableKernels;
+  PortableGpu() : Gpu(make_gpu()) {}
 };
 
 }  // namespace memra_test

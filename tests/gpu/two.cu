@@ -51,7 +51,7 @@ struct Pair {
   static int count() {
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
-    if (n < 2) std::printf("SKIPPED HERE: two GPUs: this machine has %d; both device objects share it\n", n);
+    if (n < 2) std::printf("  SKIPPED HERE: two GPUs: this machine has %d; both device objects share it\n", n);
     return n;
   }
   CudaDev made(std::size_t i, bool direct) const {
@@ -415,7 +415,7 @@ TEST_CASE("a draft tail goes to the other GPU", "[two]") {
   }
 }
 
-TEST_CASE("copy_peer, GB/s", "[.two_bench]") {
+TEST_CASE("copy_peer, GB/s", "[.bench]") {
   const std::size_t n = std::size_t{1} << 30;
   for (const bool direct : {true, false}) {
     Pair pair(direct);

@@ -10,11 +10,12 @@
 #include <memra/poison_dev.hpp>
 #include <string>
 #include <support/catch.hpp>
-#include <support/failing_dev.hpp>
 #include <support/placements.hpp>
 #include <support/require_eq.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <support/tape.hpp>
+#include <support/test_dev.hpp>
 #include <utility>
 #include <vector>
 
@@ -136,7 +137,7 @@ TEST_CASE("H2 a prefix is sent as the cache would have been at its position", "[
   require_eq(image(got.cache), image(t.sender.cache));
 }
 
-TEST_CASE("H3 few long pieces: one per sub-plane and state, cut only at the message size", "[handover]") {
+TEST_CASE("H3 few long pieces: one per sub-plane, one for all states, cut only at the message size", "[handover]") {
   HostDev dev;
   memra::ModelConfig cfg;
   cfg.layers = {memra::full_attention(attention_spec()), memra::recurrent(recurrent_spec())};
@@ -144,13 +145,13 @@ TEST_CASE("H3 few long pieces: one per sub-plane and state, cut only at the mess
   Prefilled<HostDev> sender({&dev}, {0, 2}, cfg, 200, 256);
   TapeWriter writer;
   REQUIRE(memra::send_state(writer, sender.cache, tag_of(), nullptr).ok());
-  // prelude, header, K of 200 * 68, V of 200 * 48, conv of 14 * 3 floats, ssm of 2 * 3 * 4, logits of 16
+  // prelude, header, K of 200 * 68, V of 200 * 48, conv of 14 * 3 floats and ssm of 2 * 3 * 4, logits of 16
   REQUIRE((std::vector<std::size_t>(writer.messages.begin() + 2, writer.messages.end()) ==
-           std::vector<std::size_t>{13600, 9600, 168, 96, 64}));
+           std::vector<std::size_t>{13600, 9600, 264, 64}));
   TapeWriter small;
   REQUIRE(memra::send_state(small, sender.cache, tag_of(), nullptr, 4096).ok());
   REQUIRE((std::vector<std::size_t>(small.messages.begin() + 2, small.messages.end()) ==
-           std::vector<std::size_t>{4096, 4096, 4096, 1312, 4096, 4096, 1408, 168, 96, 64}));
+           std::vector<std::size_t>{4096, 4096, 4096, 1312, 4096, 4096, 1408, 264, 64}));
   REQUIRE(says(memra::send_state(small, sender.cache, tag_of(), nullptr, 4097), ErrorKind::bad_argument, "4 KiB"));
 }
 
@@ -210,7 +211,7 @@ TEST_CASE("H5 a state of another kind is refused by name before anything is allo
     auto target = t.target();
     change(target);
     Devices counted;
-    memra::HandoverTarget<FailingDev> there = target_of<FailingDev>({&counted.dev[0]}, target.fence, target.config);
+    memra::HandoverTarget<TestDev> there = target_of<TestDev>({&counted.dev[0]}, target.fence, target.config);
     there.max_ctx = target.max_ctx;
     there.tag = target.tag;
     there.draft = target.draft;
@@ -218,7 +219,7 @@ TEST_CASE("H5 a state of another kind is refused by name before anything is allo
     const auto got = memra::receive_state(reader, there);
     INFO(got.status().text());
     REQUIRE(says(got.status(), kind, words));
-    REQUIRE(counted.calls->allocs == 0);
+    REQUIRE(counted.allocations() == 0);
     REQUIRE(reader.at < t.writer.tape.size() / 2);  // the header only
     REQUIRE(reader.said.size() == 256);
     REQUIRE(says(t.play(t.writer.tape, target), kind, words));
@@ -266,20 +267,20 @@ TEST_CASE("H6 the n-th device call of a receiver fails: nothing is left, and the
   const auto places = placements(t.cfg.layers.size());
   for (const PlacedOn& p : {places[0], places[3]}) {
     Devices d;
-    for (long n = 1;; ++n) {
-      d.calls->arm(n);
+    for (std::size_t n = 1;; ++n) {
+      d.arm(n);
       TapeReader reader(t.writer.tape);
-      auto target = target_of<FailingDev>(d.of(p), p.fence, t.cfg);
+      auto target = target_of<TestDev>(d.of(p), p.fence, t.cfg);
       auto got = memra::receive_state(reader, target);
-      const bool fired = d.calls->fired;
-      d.calls->arm(0);
+      const bool fired = d.fired();
+      d.arm(0);
       if (!fired) {
         REQUIRE(wrong_with(*got, t.cfg, t.sender.tokens, t.sender.logits, true) == "");
         REQUIRE(n > 40);
         break;
       }
       REQUIRE(!got);
-      REQUIRE(d.calls->live_buffers == 0);
+      REQUIRE(d.live() == 0);
     }
   }
 }
@@ -288,15 +289,15 @@ TEST_CASE("H6 the n-th device call of a sender fails: the cache is as it was", "
   const auto cfg = hybrid_model();
   Devices d;
   const PlacedOn p = placements(cfg.layers.size())[2];
-  Prefilled<FailingDev> sender(d.of(p), p.fence, cfg);
-  const long held = d.calls->live_buffers;
-  for (long n = 1;; ++n) {
-    d.calls->arm(n);
+  Prefilled<TestDev> sender(d.of(p), p.fence, cfg);
+  const std::size_t held = d.live();
+  for (std::size_t n = 1;; ++n) {
+    d.arm(n);
     TapeWriter writer;
     const memra::Status s = memra::send_state(writer, sender.cache, tag_of(), &*sender.tail);
-    const bool fired = d.calls->fired;
-    d.calls->arm(0);
-    REQUIRE(d.calls->live_buffers == held);
+    const bool fired = d.fired();
+    d.arm(0);
+    REQUIRE(d.live() == held);
     require_eq(image(sender.cache), straight(cfg, part(sender.tokens, 0, handed_rows)));
     REQUIRE(s.ok() == !fired);
     if (!fired) {

@@ -116,6 +116,9 @@ class KernelModel {
     for (const Desk& d : desks_) memra::check(d.dev->store_i32(d.salts(), all.data(), max_rows));
   }
 
+  /// Device: [max_rows] the salts of the first layer's device, for kernels that decide them.
+  std::int32_t* salts_d() const { return desks_[0].salts(); }
+
   /// Layers [first, last) of an open step.
   memra::Status forward(memra::Step<Dev>& step, std::size_t first = 0, std::size_t last = 4) {
     const std::size_t t = step.rows();

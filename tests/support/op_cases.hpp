@@ -8,6 +8,7 @@
 #include <functional>
 #include <memra/codec.hpp>
 #include <memra/ops.hpp>
+#include <memra/round_views.hpp>
 #include <string>
 #include <support/planes.hpp>
 #include <vector>
@@ -265,6 +266,70 @@ Bytes run_scan(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, s
   return all;
 }
 
+/// A round of `t` rows whose current plane is the second: conv_update and delta_scan, then its end. Everything that was
+/// read or written.
+template <class Dev>
+Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_t t, std::int32_t accept,
+                std::uint64_t seed) {
+  Rng rng(seed);
+  const std::size_t width = s.conv_dim();
+  const std::size_t state = s.n_v * s.d_v * s.d_k;
+  std::vector<float> qkv = rng.vector(t * width);
+  std::vector<float> g = rng.vector(t * s.n_v);
+  for (float& x : qkv) x *= 0.3F;
+  for (float& x : g) x = -(x < 0 ? -x : x);
+  const OnDev<Dev> in(dev, qkv), g_d(dev, g), beta_d(dev, rng.vector(t * s.n_v)), raw(dev, values(rng, t * width));
+  const OnDev<Dev> w(dev, values(rng, width * s.d_conv));
+  const OnDev<Dev> y(dev, t * width * 4), out(dev, t * s.n_v * s.d_v * 4);
+  const OnDev<Dev> ring(dev, values(rng, width * (s.d_conv - 1) + 1)), ssm(dev, rng.vector(state));
+  const OnDev<Dev> planes(dev, rng.vector((t + 1) * state)), conv_rows(dev, t * width * 4);
+  const OnDev<Dev> k(dev, t * s.n_k * s.d_k * 4), u(dev, t * s.n_v * s.d_v * 4), decay(dev, t * s.n_v * 4);
+  const OnDev<Dev> words(dev, std::vector<std::int32_t>{1, 5, 0, 0}), pos(dev, std::vector<std::int32_t>{40});
+  const OnDev<Dev> accept_d(dev, std::vector<std::int32_t>{accept});
+  memra::RecurView r;
+  r.conv = ring.floats();
+  r.ssm = ssm.floats();
+  r.n_k_heads = s.n_k;
+  r.n_v_heads = s.n_v;
+  r.d_k = s.d_k;
+  r.d_v = s.d_v;
+  r.d_conv = s.d_conv;
+  r.map.mode = s.mode;
+  r.rows = t;
+  r.round = {mode, words.ints(), planes.floats(), t + 2, conv_rows.floats(), k.floats(), u.floats(), decay.floats()};
+  const memra::ops_for<Dev> ops(dev);
+  memra::check(ops.conv_update(r, {raw.floats(), w.floats(), nullptr, y.floats(), true}));
+  memra::ScanArgs a;
+  a.q = in.floats();
+  a.k = a.q + s.n_k * s.d_k;
+  a.v = a.k + s.n_k * s.d_k;
+  a.q_stride = a.k_stride = a.v_stride = width;
+  a.g = g_d.floats();
+  a.beta = beta_d.floats();
+  a.out = out.floats();
+  memra::check(ops.delta_scan(r, a));
+  const OnDev<Dev> layers(dev, std::vector<memra::RecurView>{r});
+  memra::RoundCommit c;
+  c.layers = reinterpret_cast<const memra::RecurView*>(layers.data());
+  c.n_layers = 1;
+  c.conv_dim = width;
+  c.heads = s.n_v;
+  c.pos_d = pos.ints();
+  c.words = reinterpret_cast<memra::RoundWords*>(words.data());
+  c.accept_d = accept_d.ints();
+  c.rows = static_cast<std::int32_t>(t);
+  c.capacity = 1000;
+  c.n_planes = static_cast<std::int32_t>(t + 2);
+  c.mode = mode;
+  if (mode == memra::RoundMode::stash) memra::check(ops.round_apply(c));
+  memra::check(ops.round_commit(c));
+  Bytes all = y.bytes();
+  for (const OnDev<Dev>* part : {&out, &ring, &ssm, &planes, &conv_rows, &k, &u, &decay, &words, &pos}) {
+    join(all, part->bytes());
+  }
+  return all;
+}
+
 struct DraftShape {
   std::size_t n_heads = 4, n_kv = 2, head_dim = 64, window = 0, floor = 0, base = 0, rows = 120, len = 90, block = 8;
 };
@@ -486,6 +551,21 @@ std::vector<OpCase<Dev>> op_cases() {
       add("conv in " + std::string(memra::to_string(f)), [=](Dev& d) { return run_conv(d, s, 7, 7, true, true, n); });
       add("conv by two in " + std::string(memra::to_string(f)),
           [=](Dev& d) { return run_conv(d, s, 7, 2, true, true, n); });
+    }
+  }
+  const RecurShape rounds[] = {{2, 4, 32, 48, 4},
+                               {2, 4, 128, 128, 4, memra::KeyHeadMode::interleaved},
+                               {1, 3, 64, 5, 2},
+                               {2, 6, 24, 18, 1},
+                               {3, 3, 21, 7, 9}};
+  for (const memra::RoundMode mode : {memra::RoundMode::planes, memra::RoundMode::stash}) {
+    for (const std::int32_t accept : {0, 1, 2, 7, 9, 12}) {  // of 9: the last is clamped
+      for (const RecurShape& s : rounds) {
+        const std::uint64_t n = ++seed;
+        add("round of mode " + std::to_string(static_cast<int>(mode)) + ", d_k " + std::to_string(s.d_k) + ", accept " +
+                std::to_string(accept),
+            [=](Dev& d) { return run_round(d, s, mode, 9, accept, n); });
+      }
     }
   }
   for (const memra::DraftArm arm : {memra::DraftArm::clip, memra::DraftArm::full_scan}) {

@@ -47,7 +47,7 @@ struct TapeReader {
   }
   memra::Status receive(std::byte* data, std::size_t n) noexcept {
     const std::size_t there = std::min(n, tape.size() - at);
-    std::memcpy(data, tape.data() + at, there);
+    if (there != 0) std::memcpy(data, tape.data() + at, there);
     at += there;
     if (there == n) return {};
     return memra::Status::failure(memra::ErrorKind::link_failure, "receive", 0, n,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memra/any_dev.hpp>
 #include <memra/cache.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
@@ -392,6 +393,23 @@ TEST_CASE("T rows in one call are T calls for a model of every kind", "[kinds][i
     REQUIRE(memra_test::same_bits(one, many));
     REQUIRE(image(a) == image(b));
   }
+}
+
+TEST_CASE("every kind behind AnyDev is what it is on the device itself", "[kinds][any_dev]") {
+  const OpModel m(kinds_model());
+  HostDev dev;
+  HostDev inner;
+  memra::AnyDev any(inner);
+  auto a = memra::check(Cache::create(dev, m.config(), 100));
+  auto b = memra::check(memra::Cache<memra::AnyDev>::create(any, m.config(), 100));
+  const Tokens t = stream(90);
+  std::vector<float> x, y;
+  for (std::size_t at = 0; at < 90; at += 18) {
+    REQUIRE(m.feed(a, part(t, at, 18), x).ok());
+    REQUIRE(m.feed(b, part(t, at, 18), y).ok());
+    REQUIRE(memra_test::same_bits(x, y));
+  }
+  REQUIRE(image(a) == image(b));
 }
 
 TEST_CASE("positions that only the device knows: a ring wraps under device steps, and rollbacks know it",

@@ -114,6 +114,8 @@ struct Everything {
     s.beta = beta.data();
     s.out = scan_out.data();
     memra::check(ops.delta_scan(r, s));
+    r.rule = memra::ScanRule::linear;
+    memra::check(ops.linear_scan(r, s));
     memra::DraftView d{draft_k.data(), draft_v.data(), n_kv, dim, 8, 0, 0, 50, &len, 45, 5};
     memra::check(ops.draft_write(d, k_rows.data(), v_rows.data()));
     memra::check(ops.draft_attend(d, {q.data(), draft_out.data(), heads, 0.2F, memra::DraftArm::clip}, scratch.view()));
@@ -145,9 +147,9 @@ TEST_CASE("host kernels run late, in any item order, with the position of that m
   const Everything before = later;
   later.run(dev);
   REQUIRE(later.equals(before));  // nothing ran yet
-  REQUIRE(dev.names == std::vector<std::string>{"append", "attend", "conv_update", "delta_scan", "draft_write",
-                                                "draft_attend", "argmax_rows", "gather_rows", "copy_rows", "repack",
-                                                "read_rows"});
+  REQUIRE(dev.names == std::vector<std::string>{"append", "attend", "conv_update", "delta_scan", "linear_scan",
+                                                "draft_write", "draft_attend", "argmax_rows", "gather_rows",
+                                                "copy_rows", "repack", "read_rows"});
   later.pos = 70;
   later.len = 33;
   dev.flush();

@@ -240,4 +240,71 @@ TEST_CASE("accept pointers that cannot be are refused and leave the round open",
   require_straight(c, m, part(t, 0, 10));
 }
 
+TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[round]") {
+  const OpModel m(round_hybrid());
+  const Tokens t = stream(80);
+  for (const Strategy by : by_kernel) {
+    for (const std::size_t place : {0U, 2U}) {
+      CAPTURE(to_string(by), place);
+      Devices d;
+      Cache c = make(d, m, 8, place);
+      REQUIRE(m.feed(c, part(t, 0, 5)).ok());
+      const auto snap = memra::check(c.snapshot());
+      std::vector<float> out;
+      d.reset();
+      std::size_t at = 5;
+      const auto run = [&](std::size_t accept) {
+        const Accepts a(c.n_stages(), accept);
+        Round r = memra::check(c.begin_device_round(8, by));
+        REQUIRE(memra::check(r.kv_write(1)).at.pos_bound == ctx);
+        REQUIRE(r.abandon().ok());
+        r = memra::check(c.begin_device_round(8, by));
+        REQUIRE(m.forward(c, r.step(), join(part(t, at, accept), stream(8 - accept, 9)), out).ok());
+        REQUIRE(r.commit_d(a.at).ok());
+      };
+      for (const std::size_t accept : {3U, 0U, 8U, 8U, 8U, 8U, 8U, 8U}) {  // the host's bound runs far ahead
+        run(accept);
+        at += accept;
+      }
+      REQUIRE(d.host_copies() == 0);
+      REQUIRE(c.catch_up().ok());
+      REQUIRE(c.pos() == at);
+      require_straight(c, m, part(t, 0, at));
+      // 8 rows at 56 are the last that fit; those after them end the stream, whatever was accepted of them.
+      run(0);
+      REQUIRE(c.catch_up().ok());
+      run(1);
+      REQUIRE(c.catch_up().ok());
+      at += 1;
+      const auto end = memra::check(c.snapshot());
+      run(1);
+      run(0);
+      const auto said = c.catch_up();
+      REQUIRE(said.kind() == ErrorKind::bad_state);
+      REQUIRE((c.tainted() && c.pos() == at));
+      REQUIRE(c.rollback(end, 0).ok());
+      require_straight(c, m, part(t, 0, at));
+      REQUIRE(memra::check(c.rollback(snap, 2)).replay == 2);
+      REQUIRE(c.begin_device_round(4, by).status().kind() == ErrorKind::bad_state);  // a replay is owed
+    }
+  }
+}
+
+TEST_CASE("rounds at device positions that cannot be", "[round]") {
+  const OpModel m(round_hybrid());
+  Devices d;
+  Cache c = make(d, m, 8);
+  REQUIRE(c.begin_device_round(4, Strategy::replay).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(c.begin_device_round(9, Strategy::planes).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(c.begin_device_round(0, Strategy::planes).status().kind() == ErrorKind::bad_argument);
+  auto open = memra::check(c.begin_device_round(4, Strategy::automatic));
+  REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
+  REQUIRE(open.abandon().ok());
+  auto sink = memra::check(memra::DflashTapSink<TestDev>::create(d.dev[0], {5}, OpModel::width, 12));
+  REQUIRE(c.arm_taps(std::move(sink)).ok());
+  REQUIRE(c.begin_device_round(4, Strategy::planes).status().kind() == ErrorKind::bad_state);
+  Cache gone = std::move(c);
+  REQUIRE(c.begin_device_round(4).status().kind() == ErrorKind::bad_state);  // NOLINT(bugprone-use-after-move)
+}
+
 }  // namespace

@@ -77,8 +77,9 @@ void place_components(CacheCore<Dev>& core) {
                                   return c;
                                 }},
                      spec));
-      core.has_recurrent = core.has_recurrent || std::holds_alternative<RecurrentSpec>(spec);
-      core.n_components += std::holds_alternative<SharedKvSpec>(spec) ? 0 : 1;
+      const StateRole role = role_of(spec);
+      core.has_recurrent = core.has_recurrent || !role.attention;
+      core.n_components += role.written ? 1 : 0;
     }
   }
   for (const PlanePlan& p : core.plan.planes) {

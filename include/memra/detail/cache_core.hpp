@@ -125,7 +125,7 @@ struct CacheCore {
     return {};
   }
 
-  /// As admit, for a step whose position only the device knows.
+  /// As admit, for a step or round whose position only the device knows.
   Status admit_on_device(const char* call, std::size_t rows) const noexcept {
     if (rows == 0 || rows > plan.max_ctx) {
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; expected 1 to max_ctx %zu", rows,
@@ -135,11 +135,6 @@ struct CacheCore {
     if (taps || (step_open && has_recurrent)) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed or a step is open; take the sink, advance, roll back or reset first");
-    }
-    if (plane != 0 || (ahead && plan.round.planes)) {
-      return Status::failure(
-          ErrorKind::bad_state, call, 0, 0,
-          "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
     }
     return {};
   }
@@ -240,11 +235,16 @@ struct CacheCore {
   };
   Attention attention(std::size_t il, std::size_t nth) noexcept {
     if (il >= layers.size()) return {};
-    for (Component& c : layers[il]) {
-      if (std::holds_alternative<RecurComponent>(c) || nth-- != 0) continue;
-      if (auto* own = std::get_if<KvComponent>(&c)) return {own, true};
-      const SharedKvSpec& shared = std::get<SharedKvComponent>(c).spec;
-      return {attention(shared.donor, shared.nth).rows, false};
+    for (std::size_t i = 0; i < layers[il].size(); ++i) {
+      if (!role_of(config.layers[il].states[i]).attention || nth-- != 0) continue;
+      return std::visit(Overloaded{[](KvComponent& c) {
+                                     return Attention{&c, true};
+                                   },
+                                   [&](SharedKvComponent& c) {
+                                     return Attention{attention(c.spec.donor, c.spec.nth).rows, false};
+                                   },
+                                   [](RecurComponent&) { return Attention{}; }},
+                        layers[il][i]);
     }
     return {};
   }

@@ -55,14 +55,28 @@ inline std::uint64_t checksum(std::span<const std::byte> part, std::uint64_t fir
   return sum;
 }
 
-/// Part of a piece on a device, 8-byte aligned.
+/// Part of a piece on a device, 16-byte aligned.
 struct ChecksumSpan {
   const std::uint8_t* data;
   std::uint64_t bytes;
   std::uint64_t first_word;
 };
 
-/// Item (lane, span): words lane, lane + lanes, ... of a span, so that neighbouring threads read neighbouring words.
+/// Two words, which a device loads at once.
+struct alignas(16) WordPair {
+  std::uint64_t low;
+  std::uint64_t high;
+};
+MEMRA_HD inline WordPair word_pair(const std::uint8_t* p, std::uint64_t i) noexcept {
+#if MEMRA_ON_DEVICE()
+  return reinterpret_cast<const WordPair*>(p)[i];
+#else
+  return {whole_word(p, 2 * i), whole_word(p, 2 * i + 1)};
+#endif
+}
+
+/// Item (lane, span): word pairs lane, lane + lanes, ... of a span, so that neighbouring threads read neighbouring
+/// ones.
 struct ChecksumBody {
   const ChecksumSpan* spans;
   std::uint64_t* sums;  ///< [spans][lanes]
@@ -70,11 +84,18 @@ struct ChecksumBody {
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
     const ChecksumSpan span = spans[item.y];
-    const std::uint64_t n = span.bytes / 8;
+    const std::uint64_t pairs = span.bytes / 16;
     std::uint64_t sum = 0;
-    for (std::uint64_t i = item.x; i < n; i += lanes) sum += mix_word(whole_word(span.data, i), span.first_word + i);
-    if (item.x == 0 && span.bytes % 8 != 0) {
-      sum += mix_word(short_word(span.data + 8 * n, span.bytes % 8), span.first_word + n);
+    for (std::uint64_t i = item.x; i < pairs; i += lanes) {
+      const WordPair w = word_pair(span.data, i);
+      sum += mix_word(w.low, span.first_word + 2 * i) + mix_word(w.high, span.first_word + 2 * i + 1);
+    }
+    if (item.x == 0) {
+      const std::uint64_t words = span.bytes / 8;
+      if (words % 2 != 0) sum += mix_word(whole_word(span.data, words - 1), span.first_word + words - 1);
+      if (span.bytes % 8 != 0) {
+        sum += mix_word(short_word(span.data + 8 * words, span.bytes % 8), span.first_word + words);
+      }
     }
     sums[item.y * lanes + item.x] = sum;
   }

@@ -45,9 +45,14 @@ struct HandoverIo {
   template <class Slab, class DevOf>
   static Pieces trunk(const Plan& plan, std::size_t n, const Slab& slab, const DevOf& dev_of) {
     Pieces pieces;
+    bool in_state = false;
     for (const StatePiece& p : state_pieces(plan, n)) {
       const PlanePlan& plane = plan.planes[p.plane];
-      pieces.push_back({dev_of(plane.device), address(plan, p, slab), p.bytes, plane.layer, piece_name(plane.kind)});
+      // conv and ssm of all layers lie one after another in the usual state slab: one run.
+      const bool joins = plane.slab == SlabKind::state && in_state;
+      in_state = plane.slab == SlabKind::state;
+      pieces.push_back(
+          {dev_of(plane.device), address(plan, p, slab), p.bytes, plane.layer, piece_name(plane.kind), joins});
     }
     return pieces;
   }

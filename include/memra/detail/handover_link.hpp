@@ -19,6 +19,7 @@
 #include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace memra::detail {
 
@@ -74,14 +75,18 @@ class HandoverLink {
   }
 
   template <class Dev>
-  Status send(std::span<const PlacedPiece<Dev>> pieces) noexcept {
-    return each_message(pieces, [&](Dev& dev, std::byte* at, std::size_t n) -> Status {
-      if (reaches(dev)) return link_->send(at, n);
+  Status send(std::span<const PlacedPiece<Dev>> pieces) {
+    return each_message(pieces, [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
+      if (runs.size() == 1 && reaches(*runs[0].dev)) return link_->send(runs[0].at, n);
       if (Status s = need(n); !s) return s;
-      if constexpr (on_device) {
-        if (Status s = copy_between(link_->device(), staged(), dev, at, n); !s) return s;
-      } else {
-        if (Status s = dev.download(staged(), at, n); !s) return s;
+      std::byte* to = staged();
+      for (const Run<Dev>& r : runs) {
+        if constexpr (on_device) {
+          if (Status s = copy_between(link_->device(), to, *r.dev, r.at, r.bytes); !s) return s;
+        } else {
+          if (Status s = r.dev->download(to, r.at, r.bytes); !s) return s;
+        }
+        to += r.bytes;
       }
       if (Status s = link_->send(staged(), n); !s) return s;
       return link_->flush();
@@ -89,17 +94,22 @@ class HandoverLink {
   }
 
   template <class Dev>
-  Status receive(std::span<const PlacedPiece<Dev>> pieces) noexcept {
-    return each_message(pieces, [&](Dev& dev, std::byte* at, std::size_t n) -> Status {
-      if (reaches(dev)) return link_->receive(at, n);
+  Status receive(std::span<const PlacedPiece<Dev>> pieces) {
+    return each_message(pieces, [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
+      if (runs.size() == 1 && reaches(*runs[0].dev)) return link_->receive(runs[0].at, n);
       if (Status s = need(n); !s) return s;
       if (Status s = link_->receive(staged(), n); !s) return s;
       if (Status s = link_->flush(); !s) return s;
-      if constexpr (on_device) {
-        return copy_between(dev, at, link_->device(), staged(), n);
-      } else {
-        return dev.upload(at, staged(), n);
+      const std::byte* from = staged();
+      for (const Run<Dev>& r : runs) {
+        if constexpr (on_device) {
+          if (Status s = copy_between(*r.dev, r.at, link_->device(), from, r.bytes); !s) return s;
+        } else {
+          if (Status s = r.dev->upload(r.at, from, r.bytes); !s) return s;
+        }
+        from += r.bytes;
       }
+      return {};
     });
   }
 
@@ -140,14 +150,47 @@ class HandoverLink {
     }
   }
 
+  /// Contiguous bytes of one device.
+  template <class Dev>
+  struct Run {
+    Dev* dev;
+    std::byte* at;
+    std::size_t bytes;
+  };
+
+  /// Calls f(where, bytes) for every message. Both sides cut in the same places, which depend on nothing but the
+  /// pieces: a run of pieces that join ends a message, and so does message_ bytes. Where the bytes of a message lie
+  /// together they are one run.
   template <class Dev, class F>
-  Status each_message(std::span<const PlacedPiece<Dev>> pieces, const F& f) noexcept {
+  Status each_message(std::span<const PlacedPiece<Dev>> pieces, const F& f) {
+    std::vector<Run<Dev>> runs;
+    std::size_t held = 0;
+    const auto emit = [&]() -> Status {
+      if (held == 0) return {};
+      Status s = f(std::span<const Run<Dev>>(runs), held);
+      runs.clear();
+      held = 0;
+      return s;
+    };
     for (const PlacedPiece<Dev>& p : pieces) {
-      for (std::size_t done = 0; done < p.bytes; done += message_) {
-        if (Status s = f(*p.dev, p.at + done, std::min(message_, p.bytes - done)); !s) return settle(s);
+      if (!p.joins) {
+        if (Status s = emit(); !s) return settle(s);
+      }
+      for (std::size_t done = 0; done < p.bytes;) {
+        const std::size_t now = std::min(message_ - held, p.bytes - done);
+        std::byte* at = p.at + done;
+        if (!runs.empty() && runs.back().dev == p.dev && runs.back().at + runs.back().bytes == at) {
+          runs.back().bytes += now;
+        } else {
+          runs.push_back({p.dev, at, now});
+        }
+        held += now;
+        done += now;
+        if (held < message_) continue;
+        if (Status s = emit(); !s) return settle(s);
       }
     }
-    return link_->flush();
+    return settle(emit());
   }
 
   /// Waits for what was handed to the transport, whatever came of the last call.

@@ -26,9 +26,11 @@ struct PlacedPiece {
   std::size_t bytes = 0;
   std::size_t layer = 0;
   const char* what = "";  ///< "K", "ssm", "logits": for sentences
+  bool joins = false;     ///< its bytes travel in one run with those of the piece before
 };
 
-/// Checksums of the pieces on one device that runs kernels: one pass over the bytes, at the speed of its memory.
+/// Checksums of the pieces (16-byte aligned) on one device that runs kernels: one pass over the bytes, at the speed of
+/// its memory.
 ///
 /// @param mine  indices into `pieces`
 /// @param sums  [pieces] those of `mine` are set

@@ -22,7 +22,7 @@ struct RoundApplyBody {
   const RoundCommit* many;  ///< nullptr: `one`
 
   void operator()(const Item& item) const noexcept {
-    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
     if (item.y >= c.n_layers) return;
     const RecurView r = c.layers[item.y];
     const auto accept = static_cast<std::size_t>(c.accepted());

@@ -22,7 +22,7 @@ struct PortableRoundApply {
   static constexpr Grid grid(const RoundCommit& c, std::size_t n) noexcept { return {c.heads * parts, c.n_layers, n}; }
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
-    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
     if (item.y >= c.n_layers) return;
     const RecurView r = c.layers[item.y];
     const auto accept = static_cast<std::size_t>(c.accepted());
@@ -61,7 +61,7 @@ struct RoundCommitBody {
   }
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
-    const RoundCommit& c = many == nullptr ? one : many[item.z];
+    const RoundCommit c = RoundCommit::of(one, many, item.z);
     const std::int32_t accept = c.accepted();
     if (item.x == 0 && item.y == 0) move_words(c, accept);
     if (item.y >= c.n_layers || accept == 0) return;
@@ -79,18 +79,23 @@ struct RoundCommitBody {
     }
   }
 
- private:
+  /// What one item of each cache does, whatever else the others do.
   MEMRA_HD static void move_words(const RoundCommit& c, std::int32_t accept) noexcept {
+    const std::int32_t rows = c.verified();
+    if (rows < 0) return;
     RoundWords& w = *c.words;
-    if (c.asked() != accept) w.status = 1;
-    const std::int32_t pos = *c.pos_d;
-    if (pos >= 0) {
-      const bool fits = accept <= c.capacity - pos;
-      if (!fits) w.status = 1;
-      *c.pos_d = fits ? pos + accept : ~pos;
-    }
-    if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
     w.generation = next_generation(w.generation);
+    const std::int32_t pos = *c.pos_d;
+    if (pos < 0) return;
+    // Of rows that did not all fit the kernels kept nothing that could be accepted: the stream ends here.
+    const bool fits = rows <= c.capacity - pos;
+    if (!fits || c.asked() != accept) w.status = 1;
+    if (!fits) {
+      *c.pos_d = ~pos;
+      return;
+    }
+    *c.pos_d = pos + accept;
+    if (c.mode == RoundMode::planes) w.plane = (w.plane + accept) % c.n_planes;
   }
 };
 

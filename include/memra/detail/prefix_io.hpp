@@ -136,14 +136,21 @@ struct PrefixIo {
     const std::size_t n = prefix.pos();
     const auto to = state_pieces(core.plan, n);
     const auto from = state_pieces(prefix.plan_, n);
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      Dev& to_dev = *core.devices[core.plan.planes[to[i].plane].device].dev;
-      Dev& from_dev = *prefix.devices_[prefix.plan_.planes[from[i].plane].device].dev;
-      if (Status s = copy_between(to_dev, address(core.plan, to[i], core.slabs()), from_dev,
-                                  address(prefix.plan_, from[i], prefix.slabs()), to[i].bytes);
-          !s) {
-        return s;
+    for (std::size_t i = 0, next = 0; i < to.size(); i = next) {
+      Dev* const to_dev = core.devices[core.plan.planes[to[i].plane].device].dev;
+      Dev* const from_dev = prefix.devices_[prefix.plan_.planes[from[i].plane].device].dev;
+      std::byte* const dst = address(core.plan, to[i], core.slabs());
+      const std::byte* const src = address(prefix.plan_, from[i], prefix.slabs());
+      std::size_t bytes = 0;
+      // What lies together on both sides goes in one copy: the state of all layers does, as a rule.
+      for (next = i; next < to.size() && core.devices[core.plan.planes[to[next].plane].device].dev == to_dev &&
+                     prefix.devices_[prefix.plan_.planes[from[next].plane].device].dev == from_dev &&
+                     address(core.plan, to[next], core.slabs()) == dst + bytes &&
+                     address(prefix.plan_, from[next], prefix.slabs()) == src + bytes;
+           ++next) {
+        bytes += to[next].bytes;
       }
+      if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) return s;
     }
     if (Status s = core.store_pos(n); !s) return s;
     core.restore(n);

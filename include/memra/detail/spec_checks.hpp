@@ -20,8 +20,7 @@ inline Status plan_error(std::size_t layer, const char* sentence) noexcept {
 inline const AttentionSpec* owned_attention(const ModelConfig& cfg, std::size_t layer, std::size_t nth) noexcept {
   if (layer >= cfg.layers.size()) return nullptr;
   for (const StateSpec& state : cfg.layers[layer].states) {
-    if (std::holds_alternative<RecurrentSpec>(state)) continue;
-    if (nth-- == 0) return std::get_if<AttentionSpec>(&state);
+    if (role_of(state).attention && nth-- == 0) return std::get_if<AttentionSpec>(&state);
   }
   return nullptr;
 }

@@ -22,16 +22,15 @@ inline std::size_t first_kept(const PlanePlan& p, std::size_t n) noexcept {
   return p.window == 0 ? 0 : n - std::min(n, p.window - 1);
 }
 
-/// Rows [0, n) of every K and V plane, one piece per sub-plane, of a ring the rows of the window at n, one piece per
-/// sub-plane and tile; and every conv and ssm whole, in the order of the plan's planes. Two plans of one model give the
-/// same sizes in the same order, whatever their rows and placements: no ring splits a tile. Second buffers and what
-/// rounds keep carry nothing from step to step and are left out.
+/// First rows [0, n) of every K and V plane, one piece per sub-plane, of a ring the rows of the window at n, one piece
+/// per sub-plane and tile; then every conv and ssm whole; each in the order of the plan's planes. Two plans of one
+/// model give the same sizes in the same order, whatever their rows and placements: no ring splits a tile. Second
+/// buffers and what rounds keep carry nothing from step to step and are left out.
 /// @pre n <= plan.max_ctx
 inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
   std::vector<StatePiece> pieces;
   for (std::size_t i = 0; i < plan.planes.size(); ++i) {
     const PlanePlan& p = plan.planes[i];
-    if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload});
     if (p.slab != SlabKind::rows) continue;
     for (std::size_t row = first_kept(p, n); row < n;) {
       const std::size_t rows = p.window == 0 ? n : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
@@ -39,6 +38,10 @@ inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
       for (std::size_t r = 0; r < runs.count; ++r) pieces.push_back({i, runs.run[r].offset, runs.run[r].bytes});
       row += rows;
     }
+  }
+  for (std::size_t i = 0; i < plan.planes.size(); ++i) {
+    const PlanePlan& p = plan.planes[i];
+    if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload});
   }
   return pieces;
 }

@@ -9,13 +9,16 @@
 #include <memra/cuda/append.cuh>
 #include <memra/cuda/argmax.cuh>
 #include <memra/cuda/attend.cuh>
+#include <memra/cuda/conv.cuh>
 #include <memra/cuda/device.hpp>
 #include <memra/cuda/draft.cuh>
+#include <memra/cuda/round.cuh>
 #include <memra/cuda/scan.cuh>
 #include <memra/detail/gpu_launch.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/ops.hpp>
 #include <memra/portable_ops.hpp>
+#include <memra/round_views.hpp>
 
 namespace memra {
 
@@ -61,15 +64,13 @@ Status cuda_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Work
 /// The kernel set behind ops_for of a CudaDev and of wrappers of one.
 ///
 /// Tuned kernels where the shape has one, the portable ones otherwise; which of them is a function of formats, layouts
-/// and head geometry, never of positions or row counts. Same bits as the host: append, delta_scan, draft_attend,
-/// argmax_rows and every op that is portable. attend of the pairs below is of its own numeric class (see attend.cuh).
+/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend of the
+/// pairs below, which is of its own numeric class (see attend.cuh).
 struct CudaKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
-    const detail::PortableTarget kt(kv.k);
-    const detail::PortableTarget vt(kv.v);
-    if (kv.v_in_k || !detail::CudaAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
-    const detail::CudaAppend body(kt, vt, k, v, kv.at);
+    if (!detail::CudaAppend::fits(kv, k, v)) return PortableKernels::append(dev, kv, k, v);
+    const detail::CudaAppend body(kv, k, v);
     return launch(dev, "append", body.grid(), body);
   }
 
@@ -102,6 +103,27 @@ struct CudaKernels : PortableKernels {
   }
 
   template <class D>
+  static Status conv_update(D& dev, const RecurView& r, const ConvArgs& a) noexcept {
+    if (detail::CudaConv<4>::fits(r)) return conv_as<4>(dev, r, a);
+    if (detail::CudaConv<0>::fits(r)) return conv_as<0>(dev, r, a);
+    return PortableKernels::conv_update(dev, r, a);
+  }
+
+  template <class D>
+  static Status round_apply(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    using Body = detail::CudaRoundApply;
+    if (!c.plain || !Body::fits(c, n)) return PortableKernels::round_apply(dev, c, many, n);
+    return launch(dev, "round_apply", Body::grid(c, n), Body{c, many});
+  }
+
+  template <class D>
+  static Status round_commit(D& dev, const RoundCommit& c, const RoundCommit* many, std::size_t n) noexcept {
+    using Body = detail::CudaRoundCommit;
+    if (!c.plain || !Body::fits(c, n)) return PortableKernels::round_commit(dev, c, many, n);
+    return launch(dev, "round_commit", Body::grid(c, n), Body{c, many});
+  }
+
+  template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     if (!r.plain()) return PortableKernels::delta_scan(dev, r, a);
     switch (r.round.mode) {
@@ -123,7 +145,9 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status argmax_rows(D& dev, const float* x, std::size_t rows, std::size_t n, std::int32_t* out) noexcept {
-    return launch(dev, "argmax_rows", Grid{rows, 1, 1}, detail::CudaArgmax{x, n, out});
+    const detail::CudaArgmax body(x, n, out);
+    if (Status s = launch(dev, "argmax_start", Grid{rows, 1, 1}, detail::CudaArgmaxStart{out}); !s) return s;
+    return launch(dev, "argmax_rows", body.grid(rows), body);
   }
 
  private:
@@ -142,11 +166,17 @@ struct CudaKernels : PortableKernels {
                : detail::cuda_attend<KF, VF, Split, 8, 2>(dev, kv, a, ws);
   }
 
+  template <unsigned Taps, class D>
+  static Status conv_as(D& dev, const RecurView& r, const ConvArgs& a) noexcept {
+    const detail::CudaConv<Taps> body(r, a);
+    return launch(dev, "conv_update", body.grid(), body);
+  }
+
   template <RoundMode Mode, class D>
   static Status scan_in(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
-    if (detail::CudaScan<8, Mode>::fits(r)) return scan_as<8, Mode>(dev, r, a);
-    if (detail::CudaScan<4, Mode>::fits(r)) return scan_as<4, Mode>(dev, r, a);
-    if (detail::CudaScan<2, Mode>::fits(r)) return scan_as<2, Mode>(dev, r, a);
+    if (detail::CudaScan<8, Mode>::fits(r, a)) return scan_as<8, Mode>(dev, r, a);
+    if (detail::CudaScan<4, Mode>::fits(r, a)) return scan_as<4, Mode>(dev, r, a);
+    if (detail::CudaScan<2, Mode>::fits(r, a)) return scan_as<2, Mode>(dev, r, a);
     return PortableKernels::delta_scan(dev, r, a);
   }
 

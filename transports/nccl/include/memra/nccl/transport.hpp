@@ -55,8 +55,14 @@ class NcclTransport {
   ~NcclTransport() {
     static_cast<void>(flush().ok());
     if (comm_ == nullptr || !own_) return;
+    // The peer's kernel may still be reading what is mapped here: both sides end together, or within the limit.
     const detail::GpuCurrent<CudaApi> current(dev_->ordinal());
-    (void)ncclCommAbort(comm_);  // unlike destroy, never waits for the peer; everything was flushed
+    const ncclResult_t e = ncclCommFinalize(comm_);
+    if ((e == ncclSuccess || e == ncclInProgress) && settled("close", 0, Clock::now() + limit_)) {
+      (void)ncclCommDestroy(comm_);
+    } else {
+      abort();
+    }
   }
 
   std::chrono::milliseconds limit() const noexcept { return limit_; }

@@ -1,0 +1,279 @@
+// attend on HIP: split keys, partial results, a fold in ascending order.
+//
+// Numeric class: f32 accumulation with fused multiply-adds, weights by the hardware's exp2, scales of blocks applied to
+// sums. Not the host's bits; equal to it within the class's tolerance (relative error of the output vector below 1e-5).
+// Every bit of a row is a function of the row's own position, its query, the keys it sees, the layer's geometry and
+// formats: never of the rows, heads or sequences beside it, nor of the width of a wave.
+#pragma once
+
+#include <hip/hip_runtime.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/half.hpp>
+#include <memra/detail/portable_attend.hpp>
+#include <memra/detail/portable_plane.hpp>
+#include <memra/hip/attend_grid.hip.hpp>
+#include <memra/hip/lanes.hip.hpp>
+#include <memra/hip/piece.hip.hpp>
+#include <memra/launch.hpp>
+#include <memra/ops.hpp>
+#include <memra/views.hpp>
+
+namespace memra::detail {
+
+/// What both kernels know.
+struct HipAttendShape {
+  std::size_t n_heads;
+  std::size_t n_kv_heads;
+  std::size_t dim;
+  std::size_t window;
+  std::size_t base;  ///< stream rows [base, end) are in both planes
+  std::size_t end;
+  std::size_t first_row;  ///< of the call, that grid row 0 stands for
+  std::size_t most_chunks;
+  const std::int32_t* pos_d;
+
+  __device__ HipAttendSpan span(std::size_t row) const {
+    return HipAttendSpan::of(*pos_d, first_row + row, window, base, end);
+  }
+  /// Partial result of one (row, head, chunk): dim sums, then maximum and sum of weights.
+  __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
+    return all + ((row * n_heads + head) * most_chunks + chunk) * (dim + 2);
+  }
+};
+
+/// One block: four query heads of one row that share a kv head, one chunk. Sixteen lanes (a team) hold the queries, a
+/// sixteenth of each head's elements per lane, and take a few keys at a time: scores are summed over the team, so that
+/// every lane has the weights for its elements of V. Teams meet once, at the end.
+template <Format KF, Format VF, bool Split, unsigned Dim>
+struct HipAttend {
+  static constexpr unsigned block_threads = row_lanes * hip_attend_teams;
+  static constexpr unsigned queries = 4;
+  static constexpr unsigned n = Dim / row_lanes;       ///< elements per lane
+  static constexpr unsigned keys = Dim > 128 ? 2 : 4;  ///< at a time: what registers hold on every generation
+  static constexpr std::size_t step = keys * hip_attend_teams;
+  using K = HipPiece<KF, Split, n>;
+  using V = HipPiece<VF, Split, n>;
+
+  HipAttendShape shape;
+  PortableSource k;
+  PortableSource v;
+  const float* q;  ///< [rows][n_heads][Dim]
+  float scale;     ///< times log2 e
+  float* partials;
+
+  /// Running result of a team over its keys.
+  struct Sums {
+    float m[queries];
+    float l[queries];
+    float o[queries][n];
+    float offset[queries];  ///< to be added to every element
+  };
+
+  /// Item: (row and group of queries, chunk, kv head).
+  __device__ void block(const Item& item) const {
+    const std::size_t group = shape.n_heads / shape.n_kv_heads;
+    const std::size_t groups = (group + queries - 1) / queries;
+    const std::size_t row = item.x / groups;
+    const std::size_t first = item.x % groups * queries;  // within the group
+    const auto present = static_cast<unsigned>(group - first < queries ? group - first : queries);
+    const std::size_t head = item.z * group + first;
+    const HipAttendSpan span = shape.span(row);
+    if (span.hi <= span.lo) return;
+    const std::size_t size = hip_attend_chunk(span.hi, shape.most_chunks);
+    const std::size_t chunk_lo = item.y * size;
+    if (chunk_lo >= span.hi || chunk_lo + size <= span.lo) return;
+    const std::size_t lo = chunk_lo > span.lo ? chunk_lo : span.lo;
+    const std::size_t hi = chunk_lo + size < span.hi ? chunk_lo + size : span.hi;
+
+    const unsigned lane = threadIdx.x % row_lanes;
+    const unsigned team = threadIdx.x / row_lanes;
+    float qs[queries][n];
+    float q_sum[queries];
+    const float* const mine = q + ((shape.first_row + row) * shape.n_heads + head) * Dim + lane * n;
+#pragma unroll
+    for (unsigned i = 0; i < queries; ++i) {
+      q_sum[i] = 0.0F;
+#pragma unroll
+      for (unsigned e = 0; e < n; ++e) {
+        qs[i][e] = i < present ? mine[i * Dim + e] * scale : 0.0F;
+        q_sum[i] += qs[i][e];
+      }
+    }
+    Sums s;
+#pragma unroll
+    for (unsigned i = 0; i < queries; ++i) {
+      s.m[i] = f32_from_bits(f32_minus_inf_bits);
+      s.l[i] = 0.0F;
+      s.offset[i] = 0.0F;
+#pragma unroll
+      for (unsigned e = 0; e < n; ++e) s.o[i][e] = 0.0F;
+    }
+    for (std::size_t key = lo / step * step + team * keys; key < hi; key += step) {
+      if (key + keys > lo) turn(key, lo, hi, item.z * Dim + lane * n, qs, q_sum, s);
+    }
+    merge(row, head, present, item.y, lane, team, s);
+  }
+
+ private:
+  /// Blocks are addressed by number, elements without blocks by themselves.
+  template <class Piece>
+  static __device__ void load(Piece& piece, const PortableSource& plane, std::size_t key, std::size_t element) {
+    piece.load(plane.at(key - plane.base, Piece::has_scale ? element / 32 : element),
+               static_cast<unsigned>(element % 32));
+  }
+
+  /// Keys [key, key + keys) that are in [lo, hi).
+  __device__ void turn(std::size_t key, std::size_t lo, std::size_t hi, std::size_t element,
+                       const float (&qs)[queries][n], const float (&q_sum)[queries], Sums& s) const {
+    const auto at = static_cast<unsigned>(element % 32);
+    K ks[keys];
+    V vs[keys];
+    bool seen[keys];
+#pragma unroll
+    for (unsigned j = 0; j < keys; ++j) {
+      seen[j] = key + j >= lo && key + j < hi;
+      // Of a key that is not seen the bytes are those of one that is, and unused.
+      const std::size_t there = key + j < lo ? lo : key + j < hi ? key + j : hi - 1;
+      load(ks[j], k, there, element);
+      load(vs[j], v, there, element);
+    }
+    float p[keys][queries];
+#pragma unroll
+    for (unsigned j = 0; j < keys; ++j) {
+      float x[n];
+      float d = 1.0F;
+      float offset = 0.0F;
+      ks[j].decode(at, x, d, offset);
+#pragma unroll
+      for (unsigned i = 0; i < queries; ++i) {
+        float sum = 0.0F;
+#pragma unroll
+        for (unsigned e = 0; e < n; ++e) sum = fmaf(qs[i][e], x[e], sum);
+        if constexpr (K::has_scale) sum *= d;
+        if constexpr (K::has_offset) sum = fmaf(offset, q_sum[i], sum);
+        sum = row_sum(sum);
+        p[j][i] = seen[j] ? sum : f32_from_bits(f32_minus_inf_bits);
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < queries; ++i) {
+      const float none = f32_from_bits(f32_minus_inf_bits);
+      float top = s.m[i];
+#pragma unroll
+      for (unsigned j = 0; j < keys; ++j) top = fmaxf(top, p[j][i]);
+      if (top > s.m[i]) {  // the same in every lane of the team
+        const float c = exp2f(s.m[i] - top);
+        s.m[i] = top;
+        s.l[i] *= c;
+        s.offset[i] *= c;
+#pragma unroll
+        for (unsigned e = 0; e < n; ++e) s.o[i][e] *= c;
+      }
+      // While every score is -inf there is no maximum to take away: such weights are 0. A NaN stays NaN.
+      const float less = top == none ? 0.0F : top;
+#pragma unroll
+      for (unsigned j = 0; j < keys; ++j) {
+        p[j][i] = exp2f(p[j][i] - less);
+        s.l[i] += p[j][i];
+      }
+    }
+#pragma unroll
+    for (unsigned j = 0; j < keys; ++j) {
+      if (!seen[j]) continue;  // its weight is 0, but its value may be infinite
+      float x[n];
+      float d = 1.0F;
+      float offset = 0.0F;
+      vs[j].decode(at, x, d, offset);
+#pragma unroll
+      for (unsigned i = 0; i < queries; ++i) {
+        const float w = V::has_scale ? p[j][i] * d : p[j][i];
+        if constexpr (V::has_offset) s.offset[i] = fmaf(p[j][i], offset, s.offset[i]);
+#pragma unroll
+        for (unsigned e = 0; e < n; ++e) s.o[i][e] = fmaf(w, x[e], s.o[i][e]);
+      }
+    }
+  }
+
+  /// Folds the teams' results, ascending, into the chunk's partials.
+  __device__ void merge(std::size_t row, std::size_t head, unsigned present, std::size_t chunk, unsigned lane,
+                        unsigned team, const Sums& s) const {
+    __shared__ float tops[queries][hip_attend_teams];
+    __shared__ float weights[queries][hip_attend_teams];
+    __shared__ float sums[hip_attend_teams][Dim];
+    if (lane == 0) {
+#pragma unroll
+      for (unsigned i = 0; i < queries; ++i) tops[i][team] = s.m[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (unsigned i = 0; i < queries; ++i) {
+      float top = tops[i][0];
+#pragma unroll
+      for (unsigned t = 1; t < hip_attend_teams; ++t) top = fmaxf(top, tops[i][t]);
+      // A team without keys has -inf and zeros: it adds +0.
+      const float c = s.m[i] == top ? 1.0F : exp2f(s.m[i] - top);
+      if (lane == 0) weights[i][team] = s.l[i] * c;
+#pragma unroll
+      for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = (s.o[i][e] + s.offset[i]) * c;
+      __syncthreads();
+      if (i < present) {  // heads that are not there take part in the barriers
+        float* const out = shape.partial(partials, row, head + i, chunk);
+        for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
+          float sum = 0.0F;
+#pragma unroll
+          for (unsigned t = 0; t < hip_attend_teams; ++t) sum += sums[t][d];
+          out[d] = sum;
+        }
+        if (threadIdx.x == 0) {
+          float weight = 0.0F;
+#pragma unroll
+          for (unsigned t = 0; t < hip_attend_teams; ++t) weight += weights[i][t];
+          out[Dim] = top;
+          out[Dim + 1] = weight;
+        }
+      }
+      __syncthreads();
+    }
+  }
+};
+
+/// Folds a row's chunks, ascending. Item: (head, row); one lane per output element.
+struct HipAttendFold {
+  static constexpr unsigned block_threads = 128;
+
+  HipAttendShape shape;
+  float* partials;
+  float* out;  ///< [rows][n_heads][dim]
+
+  __device__ void block(const Item& item) const {
+    float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dim;
+    const HipAttendSpan span = shape.span(item.y);
+    if (span.hi <= span.lo) {
+      for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) y[d] = 0.0F;
+      return;
+    }
+    const std::size_t size = hip_attend_chunk(span.hi, shape.most_chunks);
+    const std::size_t first = span.lo / size;
+    const std::size_t last = (span.hi - 1) / size;
+    const float* const at = shape.partial(partials, item.y, item.x, 0);
+    const std::size_t stride = shape.dim + 2;
+    float top = f32_from_bits(f32_minus_inf_bits);
+    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[c * stride + shape.dim]);
+    for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) {
+      float l = 0.0F;
+      float o = 0.0F;
+      for (std::size_t c = first; c <= last; ++c) {
+        const float* const part = at + c * stride;
+        const float w = part[shape.dim] == top ? 1.0F : exp2f(part[shape.dim] - top);
+        l = fmaf(part[shape.dim + 1], w, l);
+        o = fmaf(part[d], w, o);
+      }
+      y[d] = o / l;
+    }
+  }
+};
+
+}  // namespace memra::detail

@@ -1,0 +1,40 @@
+// The key grid of attend on HIP: where a row's keys are split is a function of its own position and the geometry only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/platform.hpp>
+
+namespace memra::detail {
+
+/// Rows of sixteen lanes in a block; a chunk is a whole number of turns of all of them.
+inline constexpr unsigned hip_attend_teams = 16;
+inline constexpr std::size_t hip_attend_smallest_chunk = 256;
+
+/// Keys per chunk of a row that ends at `hi`: the smallest power of two times the smallest chunk that needs at most
+/// `most` chunks. Chunk c holds stream rows [c * size, (c + 1) * size), so a larger size is the union of two smaller.
+MEMRA_HD constexpr std::size_t hip_attend_chunk(std::size_t hi, std::size_t most) noexcept {
+  std::size_t size = hip_attend_smallest_chunk;
+  while ((hi + size - 1) / size > most) size *= 2;
+  return size;
+}
+
+/// Stream rows that one row of a call sees.
+struct HipAttendSpan {
+  std::size_t lo = 0;
+  std::size_t hi = 0;  ///< <= lo: none
+
+  /// @param base, end  stream rows that both planes hold
+  MEMRA_HD static HipAttendSpan of(std::int32_t pos, std::size_t row, std::size_t window, std::size_t base,
+                                   std::size_t end) noexcept {
+    HipAttendSpan s;
+    if (pos < 0) return s;
+    const std::size_t own = static_cast<std::size_t>(pos) + row + 1;
+    s.hi = own < end ? own : end;
+    const std::size_t first = window == 0 || window >= own ? 0 : own - window;
+    s.lo = first > base ? first : base;
+    return s;
+  }
+};
+
+}  // namespace memra::detail

@@ -1,0 +1,137 @@
+// Kernels of HipDev: include this, in files that a HIP compiler reads, to use ops_for on a HipDev or to launch your
+// own.
+//
+// Results are defined to the last bit only with the compiler's default arithmetic: no -ffast-math,
+// -fgpu-flush-denormals-to-zero or -fno-hip-fp32-correctly-rounded-divide-sqrt. -ffp-contract may be anything: products
+// that meet an addition round on their own.
+//
+// rocPRIM is used if it is there; define MEMRA_HIP_WITHOUT_ROCPRIM to go without.
+#pragma once
+
+#include <hip/hip_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memra/detail/gpu_launch.hpp>
+#include <memra/detail/scratch.hpp>
+#include <memra/hip/append.hip.hpp>
+#include <memra/hip/attend.hip.hpp>
+#include <memra/hip/device.hpp>
+#include <memra/ops.hpp>
+#include <memra/portable_ops.hpp>
+
+#if __has_include(<rocprim/block/block_reduce.hpp>) && !defined(MEMRA_HIP_WITHOUT_ROCPRIM)
+#include <memra/hip/argmax.hip.hpp>
+#define MEMRA_DETAIL_ROCPRIM() 1
+#else
+#define MEMRA_DETAIL_ROCPRIM() 0
+#endif
+
+namespace memra {
+
+namespace detail {
+
+/// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them.
+template <Format KF, Format VF, bool Split, unsigned Dim, class D>
+Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+  using Body = HipAttend<KF, VF, Split, Dim>;
+  const std::size_t groups = (a.n_heads / kv.n_kv_heads + Body::queries - 1) / Body::queries;
+  HipAttendShape shape{};
+  shape.n_heads = a.n_heads;
+  shape.n_kv_heads = kv.n_kv_heads;
+  shape.dim = Dim;
+  shape.window = kv.window;
+  shape.base = kv.k.base > kv.v.base ? kv.k.base : kv.v.base;
+  const std::size_t k_end = kv.k.base + kv.k.phys_rows();
+  const std::size_t v_end = kv.v.base + kv.v.phys_rows();
+  shape.end = k_end < v_end ? k_end : v_end;
+  shape.most_chunks = attend_most_chunks(kv.n_kv_heads);
+  shape.pos_d = kv.at.pos_d;
+  auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
+  for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
+    const std::size_t rows = kv.at.rows - row < attend_block_rows ? kv.at.rows - row : attend_block_rows;
+    // No row of this pass can have more chunks of the smallest size than this; a row far back has larger ones.
+    const std::size_t reach =
+        (kv.at.pos_bound + row + rows + hip_attend_smallest_chunk - 1) / hip_attend_smallest_chunk;
+    shape.first_row = row;
+    const Grid grid{rows * groups, reach < shape.most_chunks ? reach : shape.most_chunks, kv.n_kv_heads};
+    // Scores come out in units of log2: the weights are powers of two.
+    const Body split{shape, PortableSource(kv.k), PortableSource(kv.v), a.q, a.scale * 1.44269504F, partials};
+    if (Status s = launch(dev, "attend", grid, split); !s) return s;
+    if (Status s = launch(dev, "attend_fold", Grid{a.n_heads, rows, 1}, HipAttendFold{shape, partials, a.out}); !s) {
+      return s;
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// The kernel set behind ops_for of a HipDev and of wrappers of one.
+///
+/// Tuned kernels where the shape has one, the portable ones otherwise; which of them is a function of formats, layouts
+/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend of the pairs below,
+/// which is of its own numeric class (see attend.hip.hpp).
+struct HipKernels : PortableKernels {
+  template <class D>
+  static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
+    const detail::PortableTarget kt(kv.k);
+    const detail::PortableTarget vt(kv.v);
+    if (!detail::HipAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
+    const detail::HipAppend body(kt, vt, k, v, kv.at);
+    return launch(dev, "append", body.grid(), body);
+  }
+
+  template <class D>
+  static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    const bool fits = kv.head_dim_k == kv.head_dim_v && kv.k.shape.layout == kv.v.shape.layout &&
+                      aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
+    const Format k = kv.k.shape.format;
+    const Format v = kv.v.shape.format;
+    const bool split = kv.k.shape.layout == Layout::split;
+    if (fits && k == Format::q8_0 && v == Format::q5_1) {
+      return split ? attend_in<Format::q8_0, Format::q5_1, true>(dev, kv, a, ws)
+                   : attend_in<Format::q8_0, Format::q5_1, false>(dev, kv, a, ws);
+    }
+    if (fits && split && k == Format::q8_0 && v == k)
+      return attend_in<Format::q8_0, Format::q8_0, true>(dev, kv, a, ws);
+    if (fits && split && k == Format::q4_0 && v == k)
+      return attend_in<Format::q4_0, Format::q4_0, true>(dev, kv, a, ws);
+    if (fits && k == Format::f16 && v == k) return attend_in<Format::f16, Format::f16, true>(dev, kv, a, ws);
+    if (fits && k == Format::bf16 && v == k) return attend_in<Format::bf16, Format::bf16, true>(dev, kv, a, ws);
+    if (fits && k == Format::fp8_e4m3 && v == k) {
+      return attend_in<Format::fp8_e4m3, Format::fp8_e4m3, true>(dev, kv, a, ws);
+    }
+    return PortableKernels::attend(dev, kv, a, ws);
+  }
+
+#if MEMRA_DETAIL_ROCPRIM()
+  template <class D>
+  static Status argmax_rows(D& dev, const float* x, std::size_t rows, std::size_t n, std::int32_t* out) noexcept {
+    return launch(dev, "argmax_rows", Grid{rows, 1, 1}, detail::HipArgmax{x, n, out});
+  }
+#endif
+
+ private:
+  static bool aligned(const std::byte* p, std::size_t n) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p) % n == 0;
+  }
+
+  template <Format KF, Format VF, bool Split, class D>
+  static Status attend_in(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    switch (kv.head_dim_k) {
+      case 64:
+        return detail::hip_attend<KF, VF, Split, 64>(dev, kv, a, ws);
+      case 128:
+        return detail::hip_attend<KF, VF, Split, 128>(dev, kv, a, ws);
+      case 256:
+        return detail::hip_attend<KF, VF, Split, 256>(dev, kv, a, ws);
+      default:
+        return PortableKernels::attend(dev, kv, a, ws);
+    }
+  }
+};
+
+}  // namespace memra
+
+#undef MEMRA_DETAIL_ROCPRIM

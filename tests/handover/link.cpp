@@ -1,0 +1,114 @@
+// Two threads, one link between them: both sides end in the same way, and a peer that is gone or silent is an error.
+#include <chrono>
+#include <cstddef>
+#include <handover/prefilled.hpp>
+#include <memra/handover.hpp>
+#include <memra/host_dev.hpp>
+#include <string>
+#include <support/catch.hpp>
+#include <support/memory_link.hpp>
+#include <support/says.hpp>
+#include <support/stand_in.hpp>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace memra_test;
+using namespace std::chrono_literals;
+using memra::ErrorKind;
+using memra::HostDev;
+
+memra::ModelConfig config() {
+  return hybrid_model();
+}
+
+TEST_CASE("H7 both sides learn how it ended, and a refusal leaves the link in order", "[handover]") {
+  auto [a, b] = memory_links(20s);
+  const auto cfg = config();
+  memra::Status first;
+  memra::Status second;
+  std::thread sender([&, link = &a] {
+    HostDev dev;
+    Prefilled<HostDev> p({&dev}, {0, cfg.layers.size()}, cfg);
+    first = memra::send_state(*link, p.cache, tag_of(2), &*p.tail, 4096);
+    second = memra::send_state(*link, p.cache, tag_of(), &*p.tail, 4096);
+  });
+  HostDev dev;
+  const auto target = target_of<HostDev>({&dev}, {0, cfg.layers.size()}, cfg);
+  const auto refused = memra::receive_state(b, target);
+  auto taken = memra::receive_state(b, target);
+  sender.join();
+  REQUIRE(says(refused.status(), ErrorKind::bad_argument, "fingerprint"));
+  REQUIRE(says(first, ErrorKind::bad_argument, "the receiver refused: the stream is of a model with another fingerp"));
+  REQUIRE(second.ok());
+  std::vector<float> logits(cfg.n_vocab);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = 0.25F * static_cast<float>(i) - 1;
+  REQUIRE(wrong_with(*taken, cfg, stream(handed_rows + 6), logits, true) == "");
+}
+
+/// Passes on so many bytes, then ends the link, or falls silent.
+struct Doomed {
+  MemoryLink* link;
+  std::size_t left;
+  bool closes;
+  std::chrono::milliseconds limit() const noexcept { return link->limit(); }
+  memra::Status send(const std::byte* data, std::size_t n) noexcept {
+    if (n <= left) {
+      left -= n;
+      return link->send(data, n);
+    }
+    if (left != 0) static_cast<void>(link->send(data, left).ok());
+    left = 0;
+    if (closes) link->close();
+    return memra::Status::failure(ErrorKind::link_failure, "send", 0, n, "this process has died");
+  }
+  memra::Status receive(std::byte* data, std::size_t n) noexcept { return link->receive(data, n); }
+  memra::Status flush() noexcept { return {}; }
+};
+
+TEST_CASE("H7 a sender that dies or falls silent anywhere is an error within the limit, not a hang", "[handover]") {
+  const auto cfg = config();
+  HostDev there;
+  Prefilled<HostDev> p({&there}, {0, cfg.layers.size()}, cfg);
+  for (const bool closes : {true, false}) {
+    for (std::size_t left = 0; left < 8000; left += closes ? 97 : 3001) {
+      INFO("after " << left << " bytes");
+      auto [a, b] = memory_links(closes ? std::chrono::milliseconds(20000) : std::chrono::milliseconds(150));
+      memra::Status sent;
+      std::thread sender([&, link = &a] {
+        Doomed doomed{link, left, closes};
+        sent = memra::send_state(doomed, p.cache, tag_of(), &*p.tail, 4096);
+      });
+      HostDev dev;
+      const auto target = target_of<HostDev>({&dev}, {0, cfg.layers.size()}, cfg);
+      const auto got = memra::receive_state(b, target);
+      sender.join();
+      REQUIRE(sent.kind() == ErrorKind::link_failure);
+      REQUIRE(says(got.status(), ErrorKind::link_failure, closes ? "is closed" : "stands still"));
+      REQUIRE(memra::receive_state(b, target).status().kind() == ErrorKind::link_failure);  // it is over
+    }
+  }
+}
+
+TEST_CASE("H7 a receiver that dies is an error of the sender's", "[handover]") {
+  const auto cfg = config();
+  HostDev dev;
+  Prefilled<HostDev> p({&dev}, {0, cfg.layers.size()}, cfg);
+  {
+    auto [a, b] = memory_links(20s);
+    std::thread receiver([link = &b] {
+      std::byte some[40];
+      memra::check(link->receive(some, sizeof some));
+      link->close();
+    });
+    const memra::Status s = memra::send_state(a, p.cache, tag_of(), &*p.tail);
+    receiver.join();
+    REQUIRE(says(s, ErrorKind::link_failure, "is closed"));
+  }
+  auto [a, b] = memory_links(100ms);
+  REQUIRE(says(memra::send_state(a, p.cache, tag_of(), &*p.tail), ErrorKind::link_failure, "stands still"));
+  static_cast<void>(b);
+}
+
+}  // namespace

@@ -1,0 +1,209 @@
+// The tuned kernels of HipDev: every format and geometry they take, against the host. One source for three builds: a
+// HIP compiler, the host with waves of 32 and of 64 lanes, and a CUDA device.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <gpu/gpu_ops.hpp>
+#include <gpu/support.hpp>
+#include <memra/host_ops.hpp>
+#include <support/catch.hpp>
+#include <support/op_cases.hpp>
+#include <utility>
+#include <vector>
+
+namespace memra_hip_test {
+
+using namespace memra_test;
+using F = memra::Format;
+
+#if defined(MEMRA_TEST_HIP_ON_HOST)
+/// f() with every width of a wave and both orders of waves. What is left open by the hardware must not matter.
+template <class Fn>
+void on_every_wave(const Fn& f) {
+  for (const unsigned wave : {32U, 64U}) {
+    for (const bool last_first : {false, true}) {
+      hip_on_host::settings() = {wave, last_first};
+      INFO("waves of " << wave << (last_first ? ", the last one first" : ""));
+      f();
+    }
+  }
+  hip_on_host::settings() = {};
+  REQUIRE(hip_on_host::fault() == nullptr);
+}
+#else
+template <class Fn>
+void on_every_wave(const Fn& f) {
+  f();
+}
+#endif
+
+/// ||a - b|| / ||b||; NaN if anything is.
+double distance(const Bytes& a, const Bytes& b) {
+  REQUIRE(a.size() == b.size());
+  double d = 0;
+  double n = 0;
+  for (std::size_t i = 0; i < a.size(); i += 4) {
+    float x = 0;
+    float y = 0;
+    std::memcpy(&x, a.data() + i, 4);
+    std::memcpy(&y, b.data() + i, 4);
+    d += (static_cast<double>(x) - y) * (static_cast<double>(x) - y);
+    n += static_cast<double>(y) * y;
+  }
+  return std::sqrt(d / n);
+}
+
+std::vector<KvShape> tuned_shapes() {
+  std::vector<KvShape> all;
+  const std::pair<F, F> pairs[] = {{F::q8_0, F::q5_1}, {F::q8_0, F::q8_0}, {F::q4_0, F::q4_0},
+                                   {F::f16, F::f16},   {F::bf16, F::bf16}, {F::fp8_e4m3, F::fp8_e4m3}};
+  for (const auto& [k, v] : pairs) {
+    for (const memra::Layout layout : {memra::Layout::split, memra::Layout::blocks}) {
+      if (layout == memra::Layout::blocks && v != F::q5_1) continue;
+      for (const std::size_t dim : {64U, 128U, 256U}) {
+        KvShape s;
+        s.k_format = k;
+        s.v_format = v;
+        s.layout = layout;
+        s.dk = s.dv = dim;
+        s.n_heads = dim == 64 ? 6 : 2;  // three heads of a kv head, or one
+        s.n_kv = dim == 256 ? 1 : 2;
+        s.rows = 300;
+        s.window = dim == 128 ? 90 : 0;
+        all.push_back(s);
+      }
+    }
+  }
+  KvShape many;  // ten heads of one kv head: three passes, the last one with two
+  many.n_heads = 10;
+  many.n_kv = 1;
+  many.dk = many.dv = 64;
+  many.rows = 40;
+  many.base = 200;
+  all.push_back(many);
+  return all;
+}
+
+TEST_CASE("tuned attend is within its class of the host, and each row's bits are its own", "[tuned]") {
+  memra::HostDev host;
+  double worst = 0;
+  for (const KvShape& s : tuned_shapes()) {
+    INFO(memra::to_string(s.k_format) << "/" << memra::to_string(s.v_format) << " " << memra::to_string(s.layout)
+                                      << " heads " << s.n_heads << " dim " << s.dk << " window " << s.window);
+    const std::size_t len = s.base + s.rows - 10;
+    Gpu dev = make_gpu();
+    const AttendOn<Gpu> a(dev, s, len, 5);
+    const AttendOn<memra::HostDev> b(host, s, len, 5);
+    Bytes first;
+    on_every_wave([&] {
+      for (const std::size_t pos : {s.base + 0, len - 4}) {
+        const Bytes together = a.run(dev, pos, 3);
+        const double d = distance(together, b.run(host, pos, 3));
+        CHECK(d < 1e-5);
+        worst = std::max(worst, d);
+        Bytes single;
+        for (std::size_t i = 0; i < 3; ++i) join(single, a.run(dev, pos + i, 1));
+        CHECK((together == single));
+        if (pos == s.base) continue;
+        if (first.empty()) first = together;
+        CHECK((together == first));  // whatever the wave
+      }
+    });
+  }
+  std::printf("attend: largest relative distance to the host %.2e\n", worst);
+  CHECK(worst > 0);  // not the portable kernel, which gives the host's bits
+}
+
+TEST_CASE("tuned attend: infinite values, a query that is not a number, keys that no row sees", "[tuned]") {
+  KvShape s;
+  s.k_format = s.v_format = F::f16;
+  s.dk = s.dv = 64;
+  s.rows = 100;
+  memra::HostDev host;
+  Gpu dev = make_gpu();
+  // Rows of the planes beyond those written are NaN: none may be met.
+  const AttendOn<Gpu> a(dev, s, 50, 8);
+  const AttendOn<memra::HostDev> b(host, s, 50, 8);
+  on_every_wave([&] {
+    const Bytes got = a.run(dev, 37, 2);
+    CHECK(distance(got, b.run(host, 37, 2)) < 1e-5);
+    CHECK_FALSE((got == a.run(dev, 38, 2)));
+  });
+  // An infinite element of the first value reaches the outputs of rows that see it, as infinity and not as NaN.
+  std::vector<std::uint16_t> inf{0x7C00};
+  memra::check(dev.upload(a.v.data(), reinterpret_cast<const std::byte*>(inf.data()), 2));
+  on_every_wave([&] {
+    const Bytes got = a.run(dev, 0, 3);
+    for (std::size_t row = 0; row < 3; ++row) {
+      float x = 0;
+      std::memcpy(&x, got.data() + row * s.n_heads * s.dv * 4, 4);
+      CHECK(x == std::numeric_limits<float>::infinity());
+      std::memcpy(&x, got.data() + row * s.n_heads * s.dv * 4 + 4, 4);
+      CHECK(std::isfinite(x));
+    }
+  });
+  std::vector<float> nan(1, std::numeric_limits<float>::quiet_NaN());
+  memra::check(dev.upload(a.q.data(), reinterpret_cast<const std::byte*>(nan.data()), 4));
+  on_every_wave([&] {
+    const Bytes got = a.run(dev, 0, 1);
+    float x = 0;
+    std::memcpy(&x, got.data(), 4);
+    CHECK(std::isnan(x));
+    std::memcpy(&x, got.data() + s.dv * 4, 4);  // the next head has its own query
+    CHECK_FALSE(std::isnan(x));
+  });
+}
+
+TEST_CASE("every op but attend gives the host's bits on every wave", "[tuned]") {
+  const auto expected = op_cases<memra::HostDev>();
+  const auto cases = op_cases<Gpu>();
+  REQUIRE(cases.size() == expected.size());
+  on_every_wave([&] {
+    Gpu dev = make_gpu();
+    std::size_t compared = 0;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (cases[i].name.rfind("attend", 0) == 0) continue;
+      memra::HostDev host;
+      INFO(cases[i].name);
+      CHECK((cases[i].run(dev) == expected[i].run(host)));
+      ++compared;
+    }
+    CHECK(compared > 100);
+  });
+}
+
+/// Every byte of fp8 and every f16 by the conversions of attend.
+struct ConvertBody {
+  float* out;
+
+  __device__ void operator()(const memra::Item& item) const {
+    const auto i = static_cast<std::uint32_t>(item.x);
+    out[i] =
+        i < 256 ? memra::detail::hip_fp8_to_f32(i) : memra::detail::hip_f16_to_f32(static_cast<std::uint16_t>(i - 256));
+  }
+};
+
+TEST_CASE("conversions of fp8 (OCP) and f16 are those of the codecs, bit for bit", "[tuned]") {
+  constexpr std::size_t n = 256 + 65536;
+  Gpu dev = make_gpu();
+  const OnDev<Gpu> out(dev, n * 4);
+  memra::check(memra::launch(dev, "convert", memra::Grid{n, 1, 1}, ConvertBody{out.floats()}));
+  const std::vector<std::byte> bytes = out.bytes();
+  std::size_t nans = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    float got = 0;
+    std::memcpy(&got, bytes.data() + 4 * i, 4);
+    const float want = i < 256 ? memra::detail::fp8_to_f32(static_cast<std::uint8_t>(i))
+                               : memra::detail::f16_to_f32(static_cast<std::uint16_t>(i - 256));
+    if (std::isnan(want)) {
+      ++nans;
+      REQUIRE(std::isnan(got));
+    } else {
+      REQUIRE(memra::detail::f32_bits(got) == memra::detail::f32_bits(want));
+    }
+  }
+  REQUIRE(nans == 2 + 2 * 1023);
+}
+
+}  // namespace memra_hip_test
