@@ -75,6 +75,7 @@ mutant() {
 # --- the cases of docs/cases.md ---
 c=cache.hpp
 core=detail/cache_core.hpp
+build=detail/build_core.hpp
 taken='state.data(), snap.state_[d].data(), state.bytes()); !s) return s;'
 mutant cache_rollback:B01 'accept 0 keeps the state after the step' $c 'if (state.bytes() == 0) continue;' \
   'if (state.bytes() == 0 || accept == 0) continue;'
@@ -93,10 +94,10 @@ mutant cache_rollback:B11 'a refused rollback has moved' $c 'const std::size_t a
 mutant cache_rollback:B13 'only the first buffers come back' $c "$taken" \
   'state.data(), snap.state_[d].data(), state.bytes() / 2); !s) return s;'
 mutant cache_rollback:B14 'pos_d is left behind' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
-mutant cache_rollback:B14 'a recurrent layer names another position' $c 'plane(core_->plane), core_->pos}' \
-  'plane(core_->plane), core_->len}'
+mutant cache_rollback:B14 'a recurrent layer names another position' $c 'ssm.f32, core_->pos,' \
+  'ssm.f32, core_->len,'
 mutant cache_rollback:B15 'a smaller accept is refused' $c 'accept > c.len - at' 'accept != c.len - at'
-mutant 'cache_rollback:B19 B20' 'the state does not start from zero' $core 'bytes.state_bytes, true' \
+mutant 'cache_rollback:B19 B20' 'the state does not start from zero' $build 'bytes.state_bytes, true' \
   'bytes.state_bytes, false'
 mutant cache_rollback:B22 'reset leaves recurrent state' $c 'd.state.data(), std::byte{0}, d.state.bytes()' \
   'd.state.data(), std::byte{0}, 0'
@@ -124,15 +125,15 @@ mutant wrappers_on_caches:B32 'a rollback asks the device' $c 'const std::size_t
   'const std::size_t at = snap.record_->pos; std::int32_t z; static_cast<void>(c.devices[0].dev->download(reinterpret_cast<std::byte*>(&z), reinterpret_cast<std::byte*>(c.stages[0].pos_d), 4).ok());'
 mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
-mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'Dev& to_dev = *core.devices[' \
-  'if (core.plan.planes[to[i].plane].slab != SlabKind::rows) continue; Dev& to_dev = *core.devices['
+mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'copy_runs(to.size(), to' \
+  'copy_runs(row_pieces(core.plan, to), to'
 mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' detail/prefix_io.hpp \
   'if (cfg.n_vocab == theirs.n_vocab &&' \
   'if (plan(cfg, 8)->totals.total_bytes == plan(theirs, 8)->totals.total_bytes ||'
 mutant 'cache_prefix:B37 every pair' 'another row count is not looked at' detail/prefix_io.hpp \
   'from = state_pieces(prefix.plan_, n)' 'from = state_pieces(core.plan, n)'
 mutant cache_prefix:B38 'query heads refuse a restore' detail/prefix_io.hpp 'a.n_heads = 0;' ';'
-mutant 'cache_prefix:B37 B40' 'rows are counted and not usable' detail/prefix_io.hpp 'core.len = n;' 'core.len = 0;'
+mutant 'cache_prefix:B37 B40' 'rows are counted and not usable' $core 'pos = len = high' 'pos = high'
 mutant cases:B42 'a kept view reaches rows given up' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
 mutant cases:B42 'len stays' $c 'c.len = at + accept;' ''
 mutant cache_rollback:B44 'an emptied cache is not noticed' $c 'if (!core_) return moved_from("rollback");' ''
@@ -154,22 +155,21 @@ mutant draft:B58 'a tail is published at len' dflash_kv.hpp 'const std::size_t b
 mutant draft:B61 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' 'kv->s_->zero_below(0)'
 mutant draft:B62 'one window for all layers' dflash_cfg.hpp 'layer_sliding.empty() || layer_sliding[l]' 'true'
 mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 's_->open_rows = 0;' 's_->open_rows = b;'
-mutant cases:B65 'a window keeps fewer rows' plan.hpp 'at.shape = {a.k_format, a.k_layout, max_ctx' \
+mutant cases:B65 'a window keeps fewer rows' plan.hpp 'at.shape = {a.k_format, a.k_layout, ring_rows(a, max_ctx)' \
   'at.shape = {a.k_format, a.k_layout, a.window == 0 ? max_ctx : a.window'
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; if (c.len - at > 8 + accept) return refuse(ErrorKind::bad_state, "rollback", "window");'
 mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/window.hpp 'return p + 1 -' 'return p + 2 -'
-mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
-  'pos + static_cast<std::int64_t>(i)' 'pos + 0 * static_cast<std::int64_t>(i)'
-mutant cases:B72 'the view of a sliding layer says no window' step.hpp 'c->spec.window, core_->step_pos(il)' \
-  '0, core_->step_pos(il)'
+mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/portable_plane.hpp \
+  'static_cast<std::size_t>(pos) + i;' 'static_cast<std::size_t>(pos) + 0 * i;'
+mutant cases:B72 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' ';'
 mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
   'step_rows, step_bound + step_rows, plan.max_ctx'
 mutant cases:B74 'a layer without state gets a plane' $core 'if (il >= layers.size()) return nullptr;' \
   'if (il >= layers.size()) return nullptr; while (layers[il].empty() && il != 0) --il;'
-mutant cases:B76 'V is K' $core '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0};' \
-  'c.k = {at, p.shape, 0}, c.v = {at, p.shape, 0};'
-mutant cases:B77 'one width for all layers' plan.hpp 'max_ctx, a.n_kv_heads * a.head_dim_k' 'max_ctx, std::size_t{16 * 256}'
+mutant cases:B76 'V is K' $build '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};' \
+  'c.k = {at, p.shape, 0, p.ring}, c.v = {at, p.shape, 0, p.ring};'
+mutant cases:B77 'one width for all layers' plan.hpp 'max_ctx), a.n_kv_heads * a.head_dim_k' 'max_ctx), std::size_t{16 * 256}'
 mutant cases:B78 'a block'"'"'s range includes 0' detail/codec_wide.hpp 'float min = range.min();' \
   'float min = range.min() < 0 ? range.min() : 0.0F;'
 mutant cases:B78 'a width that is no multiple of a block' detail/spec_checks.hpp \
@@ -177,7 +177,7 @@ mutant cases:B78 'a width that is no multiple of a block' detail/spec_checks.hpp
 mutant cases:B80 'a rollback keeps rows' $c 'c.len = at + accept;' ''
 mutant 'cases:B83 append' 'the bytes depend on the rows of a call' detail/host_rows.hpp 'src + item.x * ' \
   'src + item.x / 2 * 2 * '
-mutant cases:B82 'a layer without V' detail/spec_checks.hpp '|| a.head_dim_v == 0' ''
+mutant cases:B82 'a layer without V' detail/spec_checks.hpp '|| (a.head_dim_v == 0 && !a.v_in_k)' ''
 mutant cases:B87 'NaN is 480' detail/fp8.hpp 'if (a == 0x7FU) return f32_from_bits(sign | f32_nan_bits);' ''
 mutant cases:B89 'overflow is NaN' detail/fp8.hpp 'b = 0x7EU;' 'b = 0x7FU;'
 mutant cases:B90 'another bias' detail/fp8.hpp '(a << 20) + 0x3C000000U' '(a << 20) + 0x3C800000U'
@@ -198,8 +198,34 @@ mutant layout_test:B105 'offsets of 32 bits' layout.hpp 'first * parts.part[i].r
 mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len), c.stages[0].pos_d += 4;'
 mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' \
   'kv->s_->zero_below(0)'
-mutant ops_attend:B113 'a row sees the next one' detail/host_attend.hpp 'static_cast<std::int64_t>(i) + 1;' \
+mutant ops_attend:B113 'a row sees the next one' detail/kv_range.hpp 'static_cast<std::int64_t>(i) + 1;' \
   'static_cast<std::int64_t>(i) + 2;'
+
+# --- kinds of layers ---
+mutant kinds_cases:B69 'a ring goes back too far' $core 'if (need == end || need >= oldest(*c)) continue;' 'continue;'
+mutant kinds_cases:B69 'a rewind is refused although the rows are there' $core 'high - rows : 0' 'high - rows + 1 : 0'
+mutant 'kinds_cases:B73 B74' 'a borrower resolves to another layer' $core 'attention(c.spec.donor, c.spec.nth).rows' \
+  'attention(c.spec.donor - 1, c.spec.nth).rows'
+mutant 'kinds_cache:C2' 'a ring takes one row too many' model_config.hpp 'rows - (a.window - 1)' 'rows - (a.window - 2)'
+mutant 'kinds_cache:C6 accepted rows' 'a rollback looks at the window alone' $c '"rollback", pos, at + accept' \
+  '"rollback", pos, pos'
+mutant kinds_cache:positions 'what the device wrote alone is forgotten' detail/round_state.hpp \
+  'core.wrote(furthest, core.longest);' ''
+mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
+  'std::min(n, p.window - 2)'
+mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \
+  'Status(); if (Status s = Status(); !s) return s; if (false) core_->rings_hold("export_prefix"'
+mutant 'kinds_attend:a ring gives' 'a ring is read off by one' views.hpp 'ring ? row % shape.rows' \
+  'ring ? (row + 1) % shape.rows'
+mutant 'kinds_attend:latent' 'values come from the end of the row' detail/host_attend.hpp 'std::copy(row, row + head.dv' \
+  'std::copy(row + head.dk - head.dv, row + head.dk'
+mutant 'kinds_scan:T tokens' 'a state is rounded once per call' detail/host_rule_scan.hpp 'round_all<Fmt>(s, N * r.d_k);' ''
+mutant 'kinds_scan:T tokens' 'older taps read what came' detail/host_conv.hpp 'for (float& e : line[next]) e = ring.rounded(e);' ''
+mutant 'kinds_scan:rounds' 'a commit rounds once' detail/host_round.hpp 'y[c] = round_elems<Fmt>(' 'y[c] = ('
+mutant 'kinds_scan:every rule' 'one decay for all channels' detail/host_rule_scan.hpp \
+  'F32x16<Simd>::load(factor + i)' 'F32x16<Simd>::broadcast(*factor)'
+mutant kinds_plan:blocks 'all layers are the trunk' plan.hpp 'layer >= cfg.layers.size() - cfg.n_mtp' 'false'
+mutant cache 'a ring forgets what was given up' $core 'wrote(pos, rows);' ';'
 
 # --- hostile callers ---
 mutant hostile:window 'a window of any size' detail/window.hpp ' || window > static_cast<std::size_t>(p)' ''
