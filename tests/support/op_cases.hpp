@@ -534,9 +534,10 @@ std::vector<OpCase<Dev>> op_cases() {
           [=](Dev& d) { return run_scan(d, s, t, 1, n); });
     }
   }
-  for (const memra::ScanRule rule : std::array{memra::ScanRule::gated_delta, memra::ScanRule::kda,
-                                               memra::ScanRule::linear, memra::ScanRule::mamba1}) {
-    for (const memra::Format f : std::array{memra::Format::f32, memra::Format::f16, memra::Format::bf16}) {
+  for (const memra::ScanRule rule : std::array<memra::ScanRule, 4>{memra::ScanRule::gated_delta, memra::ScanRule::kda,
+                                                                   memra::ScanRule::linear, memra::ScanRule::mamba1}) {
+    for (const memra::Format f :
+         std::array<memra::Format, 3>{memra::Format::f32, memra::Format::f16, memra::Format::bf16}) {
       RecurShape s;
       s.rule = rule;
       s.format = f;
