@@ -123,9 +123,8 @@ mutant wrappers_on_caches:B32 'a rollback asks the device' $c 'const std::size_t
   'const std::size_t at = snap.record_->pos; std::int32_t z; static_cast<void>(c.devices[0].dev->download(reinterpret_cast<std::byte*>(&z), reinterpret_cast<std::byte*>(c.stages[0].pos_d), 4).ok());'
 mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
-mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp \
-  'if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) return s;' \
-  'if (Status s = copy_between(*to_dev, dst, *from_dev, src, core.plan.planes[to[i].plane].slab == SlabKind::rows ? bytes : 0); !s) return s;'
+mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'copy_runs(to.size(), to' \
+  'copy_runs(row_pieces(core.plan, to), to'
 mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' detail/prefix_io.hpp \
   'if (cfg.n_vocab == theirs.n_vocab &&' \
   'if (plan(cfg, 8)->totals.total_bytes == plan(theirs, 8)->totals.total_bytes ||'
@@ -160,8 +159,8 @@ mutant cases:B65 'a window keeps fewer rows' plan.hpp 'ring_rows(a, max_ctx), a.
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; if (c.len - at > 8 + accept) return refuse(ErrorKind::bad_state, "rollback", "window");'
 mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/window.hpp 'return p + 1 -' 'return p + 2 -'
-mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/portable_plane.hpp \
-  'static_cast<std::size_t>(pos) + i;' 'static_cast<std::size_t>(pos) + 0 * i;'
+mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
+  'static_cast<std::size_t>(*kv.at.pos_d) + item.x;' 'static_cast<std::size_t>(*kv.at.pos_d) + 0 * item.x;'
 mutant 'cases:B65 B66 B68 B71' 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' 'r.window = 0;'
 mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
   'step_rows, step_bound + step_rows, plan.max_ctx'
@@ -201,6 +200,34 @@ mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len)
 mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' \
   'kv->s_->zero_below(0)'
 mutant ops_attend:B113 'a row sees a key before its window' detail/kv_range.hpp 'window_start(hi - 1, window)' 'window_start(hi - 2, window)'
+
+# --- kinds of layers ---
+mutant kinds_cases:B69 'a ring goes back too far' $core 'if (need == end || need >= oldest(*c)) continue;' 'continue;'
+mutant kinds_cases:B69 'a rewind is refused although the rows are there' $core 'high - rows : 0' 'high - rows + 1 : 0'
+mutant 'kinds_cases:B73 B74' 'a borrower resolves to another layer' $core 'attention(c.spec.donor, c.spec.nth).rows' \
+  'attention(c.spec.donor - 1, c.spec.nth).rows'
+mutant 'kinds_cache:C2' 'a ring takes one row too many' model_config.hpp 'rows - (a.window - 1)' 'rows - (a.window - 2)'
+mutant 'kinds_cache:C6 accepted rows' 'a rollback looks at the window alone' $c '"rollback", pos, at + accept' \
+  '"rollback", pos, pos'
+mutant kinds_cache:positions 'what the device wrote alone is forgotten' detail/round_state.hpp \
+  'core.wrote(furthest, core.longest);' ''
+mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
+  'std::min(n, p.window - 2)'
+mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \
+  'Status(); if (Status s = Status(); !s) return s; if (false) core_->rings_hold("export_prefix"'
+mutant 'kinds_attend:a ring gives' 'a ring is read off by one' views.hpp 'ring ? row % shape.rows' \
+  'ring ? (row + 1) % shape.rows'
+mutant 'kinds_attend:latent' 'values come from the end of the row' detail/host_attend.hpp 'std::copy(row, row + head.dv' \
+  'std::copy(row + head.dk - head.dv, row + head.dk'
+mutant 'kinds_scan:T tokens' 'a state is rounded once per call' detail/host_rule_scan.hpp 'round_all<Fmt>(s, N * r.d_k);' ''
+mutant 'kinds_scan:T tokens' 'older taps read what came' detail/host_conv.hpp 'for (float& e : line[next]) e = ring.rounded(e);' ''
+mutant 'kinds_scan:rounds' 'a commit rounds once' detail/host_round.hpp 'y[c] = round_elems<Fmt>(' 'y[c] = ('
+mutant 'kinds_scan:every rule' 'one decay for all channels' detail/host_rule_scan.hpp \
+  'F32x16<Simd>::load(factor + i)' 'F32x16<Simd>::broadcast(*factor)'
+mutant kinds_plan:blocks 'all layers are the trunk' plan.hpp 'layer >= cfg.layers.size() - cfg.n_mtp' 'false'
+mutant cache 'a ring forgets what was given up' $core 'wrote(pos, rows);' ';'
+
+# --- hostile callers ---
 mutant hostile:window 'a window of any size' detail/window.hpp ' || window > static_cast<std::size_t>(p)' ''
 mutant 'hostile:scratch that does not fit' 'scratch wraps' detail/scratch.hpp 'return no_scratch;' ';'
 mutant 'hostile:C13' 'a sink assigned to itself' taps.hpp 'layer_ids_.swap(taken.layer_ids_);' \
@@ -236,5 +263,9 @@ mutant draft 'a tail starts one row late' dflash_kv.hpp 'const std::size_t skip 
 if [ $survivors -ne 0 ]; then
   echo "$survivors of $planted bugs were not planted or not noticed"
   exit 1
+fi
+if [ $planted -eq 0 ]; then
+  echo "no bug has any of these words: $*" >&2
+  exit 2
 fi
 [ -n "$plant" ] && echo "all $planted bugs found their place" || echo "all $planted bugs were noticed"

@@ -29,6 +29,10 @@ struct BasicPlaneView {
   bool ring = false;      ///< phys_rows is then a multiple of ring_tile
 
   constexpr std::size_t phys_rows() const noexcept { return shape.rows; }
+  /// False for a row that is outside a flat plane; a ring has a place for every row.
+  MEMRA_HD constexpr bool holds(std::size_t row) const noexcept {
+    return ring || (row >= base && row - base < shape.rows);
+  }
   /// Where stream row `row` is, if it is there.
   MEMRA_HD constexpr std::size_t phys(std::size_t row) const noexcept { return ring ? row % shape.rows : row - base; }
   constexpr explicit operator bool() const noexcept { return data != nullptr; }

@@ -483,6 +483,12 @@ inline std::vector<KvShape> kv_shapes() {
   return all;
 }
 
+// Named, with their types: nvcc 13 translates a range of braces in a template wrongly.
+inline constexpr std::array<memra::ScanRule, 4> scan_rules = {memra::ScanRule::gated_delta, memra::ScanRule::kda,
+                                                              memra::ScanRule::linear, memra::ScanRule::mamba1};
+inline constexpr std::array<memra::Format, 3> state_formats = {memra::Format::f32, memra::Format::f16,
+                                                               memra::Format::bf16};
+
 /// Every op, every format, both layouts; `name` says which.
 template <class Dev>
 std::vector<OpCase<Dev>> op_cases() {
@@ -534,9 +540,8 @@ std::vector<OpCase<Dev>> op_cases() {
           [=](Dev& d) { return run_scan(d, s, t, 1, n); });
     }
   }
-  for (const memra::ScanRule rule : std::array{memra::ScanRule::gated_delta, memra::ScanRule::kda,
-                                               memra::ScanRule::linear, memra::ScanRule::mamba1}) {
-    for (const memra::Format f : std::array{memra::Format::f32, memra::Format::f16, memra::Format::bf16}) {
+  for (const memra::ScanRule rule : scan_rules) {
+    for (const memra::Format f : state_formats) {
       RecurShape s;
       s.rule = rule;
       s.format = f;

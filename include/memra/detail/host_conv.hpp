@@ -8,6 +8,7 @@
 #include <memra/detail/platform.hpp>
 #include <memra/detail/simd.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/format.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
@@ -41,7 +42,7 @@ struct ConvBody {
     const std::size_t n = r.conv_dim() - first < channels ? r.conv_dim() - first : channels;
     if (r.round.mode != RoundMode::none && r.d_conv > 1) keep_inputs(first, n);
     if (n == channels && r.d_conv <= max_taps) {
-      whole_block(first);
+      r.conv_format == Format::f32 ? whole_block<false>(first) : whole_block<true>(first);
     } else {
       for (std::size_t c = first; c < first + n; ++c) one_channel(c);
     }
@@ -55,6 +56,7 @@ struct ConvBody {
   }
 
   // Channels in lanes. `line` holds the last d_conv inputs as a ring of rows, so nothing moves from token to token.
+  template <bool Rounds>
   void whole_block(std::size_t first) const noexcept {
     const std::size_t taps = r.d_conv;
     const std::size_t width = r.conv_dim();
@@ -64,7 +66,14 @@ struct ConvBody {
     float bias[channels];
     for (std::size_t c = 0; c < channels; ++c) {
       bias[c] = a.bias != nullptr ? a.bias[first + c] : 0.0F;
-      for (std::size_t j = 0; j + 1 < taps; ++j) line[j][c] = ring.load((first + c) * (taps - 1) + j);
+      for (std::size_t j = 0; j + 1 < taps; ++j) {
+        const std::size_t at = (first + c) * (taps - 1) + j;
+        if constexpr (Rounds) {
+          line[j][c] = ring.load(at);
+        } else {
+          line[j][c] = ring.f32[at];
+        }
+      }
     }
     turn_weights(first, w);
     std::size_t next = taps - 1;  // row of `line` that takes the next input
@@ -82,7 +91,7 @@ struct ConvBody {
         }
         (a.silu ? silu_f32(y) : y).store(out + c);
       }
-      if (r.conv_format != Format::f32) {
+      if constexpr (Rounds) {
         for (float& e : line[next]) e = ring.rounded(e);
       }
       next = oldest;
@@ -91,7 +100,14 @@ struct ConvBody {
     std::size_t row = next;
     for (std::size_t j = 0; j + 1 < taps; ++j) {
       row = row + 1 == taps ? 0 : row + 1;
-      for (std::size_t c = 0; c < channels; ++c) ring.store((first + c) * (taps - 1) + j, line[row][c]);
+      for (std::size_t c = 0; c < channels; ++c) {
+        const std::size_t at = (first + c) * (taps - 1) + j;
+        if constexpr (Rounds) {
+          ring.store(at, line[row][c]);
+        } else {
+          ring.f32[at] = line[row][c];
+        }
+      }
     }
   }
 

@@ -7,7 +7,6 @@
 #include <limits>
 #include <memra/codec.hpp>
 #include <memra/detail/codec_scalar.hpp>
-#include <memra/detail/portable_plane.hpp>
 #include <memra/format.hpp>
 #include <memra/launch.hpp>
 #include <memra/layout.hpp>
@@ -26,9 +25,10 @@ struct AppendBody {
   void operator()(const Item& item) const noexcept {
     const PlaneView& plane = item.y == 0 ? kv.k : kv.v;
     const float* src = item.y == 0 ? k : v;
-    std::size_t phys = 0;
-    if (!portable_row(*kv.at.pos_d, item.x, PortableTarget(plane), kv.at.capacity, phys)) return;
-    encode_row(plane, phys, src + item.x * plane.shape.width);
+    // A negative position writes nothing (see StepPos). Positions are data: this is asked where the kernel runs.
+    const std::size_t row = static_cast<std::size_t>(*kv.at.pos_d) + item.x;
+    if (*kv.at.pos_d < 0 || row >= kv.at.capacity || !plane.holds(row)) return;
+    encode_row(plane, plane.phys(row), src + item.x * plane.shape.width);
   }
 };
 

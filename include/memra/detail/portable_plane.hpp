@@ -46,6 +46,8 @@ struct PortablePlane {
     fifth_row = parts.count == max_sub_planes ? parts.part[1].row_bytes : scale_row;
   }
 
+  /// As BasicPlaneView::holds.
+  MEMRA_HD bool holds(std::size_t row) const noexcept { return ring || (row >= base && row - base < rows); }
   /// Physical row of a stream row that is there.
   MEMRA_HD std::size_t phys(std::size_t row) const noexcept { return ring ? row % rows : row - base; }
 
@@ -111,7 +113,7 @@ MEMRA_HD inline bool portable_row(std::int64_t pos, std::size_t i, const Portabl
                                   std::size_t& phys) noexcept {
   if (pos < 0) return false;
   const std::size_t r = static_cast<std::size_t>(pos) + i;
-  if (r >= capacity || (!p.ring && (r < p.base || r - p.base >= p.rows))) return false;
+  if (r >= capacity || !p.holds(r)) return false;
   phys = p.phys(r);
   return true;
 }

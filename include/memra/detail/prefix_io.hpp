@@ -1,6 +1,7 @@
 // Copies between a cache and a prefix, piece by piece, and what must agree before a state of elsewhere is taken.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/copy_between.hpp>
@@ -105,16 +106,8 @@ struct PrefixIo {
     }
     const auto from = state_pieces(core.plan, n);
     const auto to = state_pieces(prefix.plan_, n);
-    std::vector<std::vector<CopyItem>> pieces(core.devices.size());
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      const PlanePlan& plane = core.plan.planes[from[i].plane];
-      if (plane.slab != SlabKind::rows) continue;  // the state went over in one copy per device
-      pieces[plane.device].push_back(
-          {address(prefix.plan_, to[i], prefix.slabs()), address(core.plan, from[i], core.slabs()), to[i].bytes});
-    }
-    for (std::size_t d = 0; d < pieces.size(); ++d) {
-      if (Status s = copy_all(*core.devices[d].dev, pieces[d].data(), pieces[d].size()); !s) return s;
-    }
+    // The state went over in one copy per device.
+    if (Status s = copy_runs(row_pieces(core.plan, from), from, live(core, from), kept(prefix, to)); !s) return s;
     if (core.parked_valid && core.parked_pos == n) {
       Dev& dev = *core.devices[core.stages.back().device].dev;
       auto logits = dev.alloc(core.config.n_vocab * sizeof(float));
@@ -138,30 +131,7 @@ struct PrefixIo {
     const std::size_t n = prefix.pos();
     const auto to = state_pieces(core.plan, n);
     const auto from = state_pieces(prefix.plan_, n);
-    std::vector<std::vector<CopyItem>> here(core.devices.size());  // on one device object; the others one by one
-    for (std::size_t i = 0, next = 0; i < to.size(); i = next) {
-      Dev* const to_dev = core.devices[core.plan.planes[to[i].plane].device].dev;
-      Dev* const from_dev = prefix.devices_[prefix.plan_.planes[from[i].plane].device].dev;
-      std::byte* const dst = address(core.plan, to[i], core.slabs());
-      const std::byte* const src = address(prefix.plan_, from[i], prefix.slabs());
-      std::size_t bytes = 0;
-      // What lies together on both sides goes in one copy: the state of all layers does, as a rule.
-      for (next = i; next < to.size() && core.devices[core.plan.planes[to[next].plane].device].dev == to_dev &&
-                     prefix.devices_[prefix.plan_.planes[from[next].plane].device].dev == from_dev &&
-                     address(core.plan, to[next], core.slabs()) == dst + bytes &&
-                     address(prefix.plan_, from[next], prefix.slabs()) == src + bytes;
-           ++next) {
-        bytes += to[next].bytes;
-      }
-      if (to_dev == from_dev) {
-        here[core.plan.planes[to[i].plane].device].push_back({dst, src, bytes});
-      } else if (Status s = copy_between(*to_dev, dst, *from_dev, src, bytes); !s) {
-        return s;
-      }
-    }
-    for (std::size_t d = 0; d < here.size(); ++d) {
-      if (Status s = copy_all(*core.devices[d].dev, here[d].data(), here[d].size()); !s) return s;
-    }
+    if (Status s = copy_runs(to.size(), to, kept(prefix, from), live(core, to)); !s) return s;
     if (Status s = core.store_pos(n); !s) return s;
     core.restore(n);
     if (!prefix.logits_) return {};
@@ -173,6 +143,59 @@ struct PrefixIo {
     core.parked.emplace(*std::move(logits));
     core.parked_pos = n;
     core.parked_valid = true;
+    return {};
+  }
+
+ private:
+  /// Where one side has a piece.
+  struct Place {
+    Dev* dev;
+    std::byte* at;
+  };
+  static auto live(CacheCore<Dev>& core, const std::vector<StatePiece>& pieces) {
+    return [&](std::size_t i) {
+      return Place{core.devices[core.plan.planes[pieces[i].plane].device].dev,
+                   address(core.plan, pieces[i], core.slabs())};
+    };
+  }
+  static auto kept(const CachePrefix<Dev>& prefix, const std::vector<StatePiece>& pieces) {
+    return [&](std::size_t i) {
+      return Place{prefix.devices_[prefix.plan_.planes[pieces[i].plane].device].dev,
+                   address(prefix.plan_, pieces[i], prefix.slabs())};
+    };
+  }
+
+  /// Copies the first `count` pieces. What lies together on both sides goes in one copy: the state of all layers does,
+  /// as a rule, and the tiles of a ring up to where it starts again.
+  template <class From, class To>
+  static Status copy_runs(std::size_t count, const std::vector<StatePiece>& pieces, const From& from, const To& to) {
+    std::vector<Dev*> devs;  // what stays on a device object goes in one batch, the rest one by one
+    std::vector<std::vector<CopyItem>> here;
+    for (std::size_t i = 0, next = 0; i < count; i = next) {
+      const Place src = from(i);
+      const Place dst = to(i);
+      std::size_t bytes = 0;
+      const auto follows = [&](const Place& start, const Place& piece) {
+        return piece.dev == start.dev && piece.at == start.at + bytes;
+      };
+      for (next = i; next < count && follows(src, from(next)) && follows(dst, to(next)); ++next) {
+        bytes += pieces[next].bytes;
+      }
+      if (src.dev != dst.dev) {
+        if (Status s = copy_between(*dst.dev, dst.at, *src.dev, src.at, bytes); !s) return s;
+        continue;
+      }
+      const auto known = std::find(devs.begin(), devs.end(), src.dev);
+      if (known == devs.end()) {
+        devs.push_back(src.dev);
+        here.push_back({{dst.at, src.at, bytes}});
+      } else {
+        here[static_cast<std::size_t>(known - devs.begin())].push_back({dst.at, src.at, bytes});
+      }
+    }
+    for (std::size_t d = 0; d < devs.size(); ++d) {
+      if (Status s = copy_all(*devs[d], here[d].data(), here[d].size()); !s) return s;
+    }
     return {};
   }
 };

@@ -32,11 +32,13 @@ inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
   for (std::size_t i = 0; i < plan.planes.size(); ++i) {
     const PlanePlan& p = plan.planes[i];
     if (p.slab != SlabKind::rows) continue;
-    for (std::size_t row = first_kept(p, n); row < n;) {
-      const std::size_t rows = p.window == 0 ? n : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
-      const Segments runs = segments(p.shape, p.ring ? row % p.shape.rows : row, rows);
-      for (std::size_t r = 0; r < runs.count; ++r) pieces.push_back({i, runs.run[r].offset, runs.run[r].bytes});
-      row += rows;
+    for (std::size_t part = 0; part < sub_planes(p.shape).count; ++part) {
+      for (std::size_t row = first_kept(p, n); row < n;) {
+        const std::size_t rows = p.window == 0 ? n : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
+        const Segment run = segments(p.shape, p.ring ? row % p.shape.rows : row, rows).run[part];
+        pieces.push_back({i, run.offset, run.bytes});
+        row += rows;
+      }
     }
   }
   for (std::size_t i = 0; i < plan.planes.size(); ++i) {
@@ -44,6 +46,13 @@ inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
     if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload});
   }
   return pieces;
+}
+
+/// How many of them are rows: those that come first.
+inline std::size_t row_pieces(const Plan& plan, const std::vector<StatePiece>& pieces) {
+  const auto state = std::find_if(pieces.begin(), pieces.end(),
+                                  [&](const StatePiece& p) { return plan.planes[p.plane].slab == SlabKind::state; });
+  return static_cast<std::size_t>(state - pieces.begin());
 }
 
 /// Where a piece is, given the slab starts of its device.
