@@ -40,7 +40,7 @@ Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Works
   shape.n_heads = a.n_heads;
   shape.n_kv_heads = kv.n_kv_heads;
   shape.dim = Dim;
-  shape.most_chunks = attend_most_chunks(kv.n_kv_heads);
+  shape.most_chunks = attend_most_chunks(kv.n_kv_heads, kv.head_dim_v);
   shape.pos_d = kv.at.pos_d;
   auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
   for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
