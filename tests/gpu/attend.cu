@@ -176,7 +176,7 @@ TEST_CASE("a row's bits are its own, for 1 to 16 rows and more", "[attend]") {
   }
 }
 
-TEST_CASE("every kernel once", "[attend][sanitize]") {
+TEST_CASE("every kernel once", "[attend]") {
   memra::CudaDev dev = make_cuda();
   for (KvShape s : tuned_shapes()) {
     INFO(name_of(s));
