@@ -29,6 +29,9 @@ lacking() {
       libcli11-dev) has_header CLI/CLI.hpp || echo "$package" ;;
       libbenchmark-dev) has_header benchmark/benchmark.h || echo "$package" ;;
       libopenmpi-dev) have mpicxx || echo "$package" ;;
+      libamdhip64-dev) has_header hip/hip_version.h || echo "$package" ;;
+      rocm-device-libs) ls /usr/lib/*/amdgcn/bitcode /opt/rocm/amdgcn/bitcode >/dev/null 2>&1 || echo "$package" ;;
+      librocprim-dev) [ -d /usr/include/rocprim ] || [ -d /opt/rocm/include/rocprim ] || echo "$package" ;;
       openmpi-bin) have mpirun || echo "$package" ;;
       *) have "$package" || echo "$package" ;;
     esac

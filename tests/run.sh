@@ -20,12 +20,14 @@ mkdir -p "$root/build"
 : >"$notices"
 notice() { echo "SKIPPED HERE: $*" >>"$notices"; }
 
-for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14 valgrind libopenmpi-dev openmpi-bin); do
+for package in $(wish ninja-build ccache clang clang-format-14 clang-tidy-14 valgrind libopenmpi-dev openmpi-bin \
+  hipcc libamdhip64-dev rocm-device-libs librocprim-dev); do
   case $package in
     clang) notice "everything that needs clang++ (second compiler, its identity and compile-fail tests): not found" ;;
     clang-format-14) notice "the format check: clang-format 14 not found" ;;
     valgrind) notice "the unit tests under memcheck: valgrind not found" ;;
     clang-tidy-14) notice "the clang-tidy check: clang-tidy 14 not found" ;;
+    hipcc) notice "the HIP backend for a GPU (compiled, linked, its assembly): hipcc not found" ;;
   esac
 done
 

@@ -181,6 +181,10 @@ inline std::string picture(const Request& r, const Figures& f) {
         n <= 4 ? "stage " + std::to_string(s) + ": " + layer_range(f.stages[s]) : std::to_string(s);
     p.text(legend + 17, 47, "start", words);
     legend += 30 + 7.2 * static_cast<double>(words.size());
+    if (legend > Picture::width - 60 && s + 1 < n) {
+      p.text(legend, 47, "start", "...");
+      break;
+    }
   }
   return p.finish();
 }

@@ -21,6 +21,7 @@
 #include <string>
 #include <string_view>
 #include <tiny_engine/file.hpp>
+#include <variant>
 #include <vector>
 
 namespace planner {
@@ -147,7 +148,19 @@ inline void read_rounds(const Flags& f, Request& r) {
   r.rounds.stash = r.strategy == Strategy::stash;
 }
 
-/// Stages of layers as pp_cuts places them, each a device of its own. Blocks past the trunk go to the last one.
+/// The first layer whose K and V another one borrows; the number of layers if there is none.
+inline std::size_t first_donor(const memra::ModelConfig& cfg) {
+  std::size_t first = cfg.layers.size();
+  for (const memra::LayerSpec& layer : cfg.layers) {
+    for (const memra::StateSpec& state : layer.states) {
+      if (const auto* shared = std::get_if<memra::SharedKvSpec>(&state)) first = std::min(first, shared->donor);
+    }
+  }
+  return first;
+}
+
+/// Stages of layers as pp_cuts places them, each a device of its own. Blocks past the trunk go to the last one. A cut
+/// that would part a borrower from its donor moves in front of the donor: in all known models they are the last layers.
 inline void place(const Flags& f, Request& r) {
   const std::size_t n_layers = r.model.state.layers.size();
   const std::size_t n_trunk = n_layers - r.model.state.n_mtp;
@@ -172,6 +185,8 @@ inline void place(const Flags& f, Request& r) {
   }
   if (!f.fit.empty()) r.budgets.assign(n, memory_size("--fit", f.fit));
   r.placement.fence = memra::pp_cuts(n_trunk, n);
+  const std::size_t donor = first_donor(r.model.state);
+  for (std::size_t s = 1; s < n; ++s) r.placement.fence[s] = std::min(r.placement.fence[s], donor);
   for (std::size_t s = 0; s < n; ++s) r.placement.device_of.push_back(s);
 }
 

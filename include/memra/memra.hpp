@@ -1,5 +1,6 @@
 // Everything an engine needs without a backend. Instruments (fault_dev.hpp, poison_dev.hpp, canary_dev.hpp,
-// counting_dev.hpp, ordered_dev.hpp, guard_planes.hpp) are for tests and are included one by one.
+// counting_dev.hpp, ordered_dev.hpp, guard_planes.hpp) are for tests and are included one by one, as is handover.hpp by
+// whoever hands states over.
 #pragma once
 
 #include <memra/any_dev.hpp>

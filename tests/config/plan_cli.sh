@@ -120,6 +120,9 @@ good devices "$qwen" --ctx 1000 --json --devices 4GiB,4.5GiB
 [ "$(grep -c '"first_layer"' "$work/out")" -eq 2 ] || fail "devices: expected two stages"
 good stages "$qwen" --ctx 1000 --stages 4
 has '0: layers 0 to 15' '3: layers 48 to 64' 'MTP: attention, 4 kv heads of 256'
+printf '{"model_type":"gemma3n_text","num_hidden_layers":35,"sliding_window":512}' >"$work/shared.json"
+good shared "$work/shared.json" --ctx 600 --stages 3 --verify
+has '1: layers 11 to 17' '2: layers 18 to 34' '12 x shared K and V of layer 18' ': equal'
 good nothing "$qwen" --ctx 1000 --fit 1MB
 has 'not even one token fits'
 

@@ -48,15 +48,16 @@ void look(const HandoverHeader& h, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-/// A stream behind one byte: if that is odd, length and checksum of the prelude are made to fit, which no fuzzer would
-/// find, and so the header behind it is read.
+/// A stream behind a number of two bytes: if that is not 0, it is made the header's length in the prelude, and the
+/// checksum is made to fit, which no fuzzer would find, so that the header behind it is read.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) return 0;
-  memra_test::Bytes stream(fuzz::bytes_of(data + 1, size - 1).begin(), fuzz::bytes_of(data + 1, size - 1).end());
+  if (size < 2) return 0;
+  const auto bytes = fuzz::bytes_of(data + 2, size - 2);
+  memra_test::Bytes stream(bytes.begin(), bytes.end());
   const std::size_t prelude_bytes = HandoverHeader::prelude_bytes;
-  std::size_t header_bytes = stream.size() - std::min(stream.size(), prelude_bytes);
-  if (data[0] % 2 != 0 && stream.size() >= prelude_bytes) {
-    header_bytes = std::min<std::size_t>(header_bytes, data[0] / 2 * std::size_t{4});
+  const std::size_t sealed = data[0] + std::size_t{256} * data[1];
+  if (sealed != 0 && stream.size() >= prelude_bytes) {
+    const std::size_t header_bytes = std::min(sealed, stream.size() - prelude_bytes);
     const std::span<const std::byte> header(stream.data() + prelude_bytes, header_bytes);
     const std::uint64_t numbers[2] = {header_bytes, memra::detail::checksum(header)};
     std::memcpy(stream.data() + 16, numbers, sizeof numbers);

@@ -63,7 +63,7 @@ TEST_CASE("H1 the stream of a GPU's state is the host's, byte for byte, and goes
 TEST_CASE("checksums on the GPU are the host's for every length and place", "[handover]") {
   CudaDev dev = make_cuda();
   Rng rng(5);
-  std::vector<std::byte> bytes((std::size_t{9} << 20) + 24);
+  std::vector<std::byte> bytes((std::size_t{9} << 20) + 48);
   for (std::byte& x : bytes) x = static_cast<std::byte>(rng.next());
   auto there = memra::check(dev.alloc(bytes.size()));
   memra::check(dev.upload(there.data(), bytes.data(), bytes.size()));
@@ -71,7 +71,7 @@ TEST_CASE("checksums on the GPU are the host's for every length and place", "[ha
   std::vector<std::uint64_t> want;
   for (const std::size_t n : std::vector<std::size_t>{1, 7, 8, 9, 63, 4096, 16385, std::size_t{4} << 20,
                                                       (std::size_t{4} << 20) + 1, std::size_t{9} << 20}) {
-    for (const std::size_t at : std::vector<std::size_t>{0, 8, 16}) {
+    for (const std::size_t at : std::vector<std::size_t>{0, 16, 24, 34, 47}) {
       pieces.push_back({&dev, there.data() + at, n, 0, "x"});
       want.push_back(memra::detail::checksum({bytes.data() + at, n}));
     }

@@ -102,7 +102,7 @@ TEST_CASE("attend is within its class of the host, and each row's bits are its o
       const std::size_t t = pos == s.base + 630 ? 20 : 7;  // 20: more than one pass of rows
       const Bytes together = a.run(dev, pos, t);
       const double d = distance(together, b.run(host, pos, t));
-      CHECK(d < 1e-5);
+      CHECK(d < (s.k_format == memra::Format::bf16 ? 6e-3 : 1e-3));  // see attend.cu
       worst = std::max(worst, d);
       Bytes single;
       for (std::size_t i = 0; i < t; ++i) join(single, a.run(dev, pos + i, 1));
@@ -127,7 +127,7 @@ TEST_CASE("rows on both sides of a rung of the key grid", "[ops][sanitize]") {
     const AttendOn<Gpu> a(dev, s, 4110, 6);
     const AttendOn<memra::HostDev> b(host, s, 4110, 6);
     const Bytes together = a.run(dev, 4090, 14);
-    CHECK(distance(together, b.run(host, 4090, 14)) < 1e-5);
+    CHECK(distance(together, b.run(host, 4090, 14)) < 1e-3);
     Bytes single;
     for (std::size_t i = 0; i < 14; ++i) join(single, a.run(dev, 4090 + i, 1));
     CHECK((together == single));

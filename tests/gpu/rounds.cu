@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <memra/counting_dev.hpp>
-#include <memra/cuda/ops.cuh>
 #include <memra/host_ops.hpp>
 #include <memra/round_batch.hpp>
 #include <string>
@@ -14,28 +13,27 @@
 #include <vector>
 
 #include <support/kernel_model.hpp>
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 // Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an unnamed namespace with Catch's.
 namespace memra_rounds {
 
-using memra::CudaDev;
 using memra::ErrorKind;
 using memra::Strategy;
 using memra_test::all_rounds;
+using memra_test::DefaultGpu;
+using memra_test::Gpu;
 using memra_test::Image;
 using memra_test::image;
 using memra_test::KernelModel;
-using memra_test::PortableCuda;
+using memra_test::PortableGpu;
 
 constexpr std::size_t rows = 8;
 constexpr std::array by_kernel = {Strategy::planes, Strategy::stash};
 
-struct CountedCuda : memra::CountingDev<CudaDev> {
-  CountedCuda() : memra::CountingDev<CudaDev>(memra_test::make_cuda()) {}
-};
-struct Cuda : CudaDev {
-  Cuda() : CudaDev(memra_test::make_cuda()) {}
+struct CountedGpu : memra::CountingDev<Gpu> {
+  CountedGpu() : memra::CountingDev<Gpu>(memra_test::make_gpu()) {}
 };
 
 /// As a drafter and a sampler would: how many of the round's tokens are right, and which are not, from the position.
@@ -192,15 +190,15 @@ void mixtures() {
 }
 
 TEST_CASE("rounds of every strategy, mixed with steps, rollbacks and given-up rounds", "[rounds]") {
-  mixtures<Cuda>();
-  mixtures<PortableCuda>();
+  mixtures<DefaultGpu>();
+  mixtures<PortableGpu>();
 }
 
 TEST_CASE("one token too many in one round of many is noticed", "[rounds]") {
   for (const std::size_t wrong : std::array<std::size_t, 2>{11, 22}) {  // no rollback or replay repairs these
-    CudaDev dev = memra_test::make_cuda();
+    Gpu dev = memra_test::make_gpu();
     memra::HostDev host;
-    Run<CudaDev> run(dev, 400);
+    Run<Gpu> run(dev, 400);
     const std::size_t n = mixture(run, 24, wrong);
     const auto oracle = straight(host, n, 400);
     memra::check(run.m.cache.snapshot());
@@ -211,9 +209,9 @@ TEST_CASE("one token too many in one round of many is noticed", "[rounds]") {
 TEST_CASE("accept lengths on the device: nothing waits, nothing is copied or allocated", "[rounds][sanitize]") {
   for (const Strategy by : by_kernel) {
     for (const std::size_t stages : {std::size_t{1}, std::size_t{2}}) {
-      CountedCuda dev;
+      CountedGpu dev;
       memra::HostDev host;
-      Run<CountedCuda> run(dev, 128, memra::Layout::split, stages);
+      Run<CountedGpu> run(dev, 128, memra::Layout::split, stages);
       dev.reset();
       std::size_t at = 0;
       for (std::size_t turn = 0; turn < 12; ++turn) {
@@ -244,9 +242,9 @@ TEST_CASE("accept lengths on the device: nothing waits, nothing is copied or all
 TEST_CASE("captured rounds: hundreds of replays, across snapshots, rollbacks and rounds of the host", "[rounds]") {
   constexpr std::size_t ctx = 3000;
   for (const std::size_t stages : {std::size_t{1}, std::size_t{2}}) {
-    CountedCuda dev;
+    CountedGpu dev;
     memra::HostDev host;
-    Run<CountedCuda> run(dev, ctx, memra::Layout::split, stages);
+    Run<CountedGpu> run(dev, ctx, memra::Layout::split, stages);
     const auto record = [&](Strategy by) {
       memra::check(dev.inner().begin_capture());
       run.device_round(by, 3);
@@ -264,7 +262,7 @@ TEST_CASE("captured rounds: hundreds of replays, across snapshots, rollbacks and
     std::int32_t at = 0;
     std::size_t replays = 0;
     std::size_t host_rounds = 0;
-    const auto replay = [&](const CudaDev::Graph& g) {
+    const auto replay = [&](const Gpu::Graph& g) {
       memra::check(dev.inner().replay(g));
       run.m.cache.replayed(rows);
       at += DecideBody::accepted(at, 3);
@@ -314,9 +312,9 @@ TEST_CASE("captured rounds: hundreds of replays, across snapshots, rollbacks and
 
 TEST_CASE("captured rounds past max_ctx end the stream where it was", "[rounds][sanitize]") {
   for (const Strategy by : by_kernel) {
-    CudaDev dev = memra_test::make_cuda();
+    Gpu dev = memra_test::make_gpu();
     memra::HostDev host;
-    Run<CudaDev> run(dev, 30);
+    Run<Gpu> run(dev, 30);
     memra::check(dev.begin_capture());
     run.device_round(by, 1);
     const auto graph = memra::check(dev.end_capture());
@@ -344,9 +342,9 @@ TEST_CASE("captured rounds past max_ctx end the stream where it was", "[rounds][
 TEST_CASE("an accept length out of range, or another one on another stage, is reported", "[rounds][sanitize]") {
   for (const Strategy by : by_kernel) {
     for (const std::int32_t second : {-3, 9, 2}) {
-      CudaDev dev = memra_test::make_cuda();
+      Gpu dev = memra_test::make_gpu();
       memra::HostDev host;
-      Run<CudaDev> run(dev, 64, memra::Layout::split, 2);
+      Run<Gpu> run(dev, 64, memra::Layout::split, 2);
       memra::check(run.m.feed(6));
       const auto snap = memra::check(run.m.cache.snapshot());
       auto r = run.verify(5, 4, by, 1);
@@ -371,27 +369,27 @@ TEST_CASE("an accept length out of range, or another one on another stage, is re
 TEST_CASE("a batch of many caches in one launch, captured and not", "[rounds]") {
   constexpr std::size_t n = 70;  // more than travel with one call
   for (const Strategy by : by_kernel) {
-    CountedCuda dev;
+    CountedGpu dev;
     memra::HostDev host;
-    std::vector<std::unique_ptr<Run<CountedCuda>>> runs;
-    std::vector<memra::Cache<CountedCuda>*> caches;
+    std::vector<std::unique_ptr<Run<CountedGpu>>> runs;
+    std::vector<memra::Cache<CountedGpu>*> caches;
     for (std::size_t i = 0; i < n; ++i) {
-      runs.push_back(std::make_unique<Run<CountedCuda>>(dev, 160));
+      runs.push_back(std::make_unique<Run<CountedGpu>>(dev, 160));
       for (std::size_t j = 0; j < i % 5; ++j) memra::check(runs[i]->m.feed(1));
       caches.push_back(&runs[i]->m.cache);
     }
-    auto batch = memra::check(memra::RoundBatch<CountedCuda>::create(caches));
+    auto batch = memra::check(memra::RoundBatch<CountedGpu>::create(caches));
     std::vector<std::int32_t> at(n);
     for (std::size_t i = 0; i < n; ++i) at[i] = static_cast<std::int32_t>(i % 5);
     auto memory = memra::check(dev.zeros(n * 4));
     auto* accepts = reinterpret_cast<std::int32_t*>(memory.data());
     const std::array<const std::int32_t*, 1> accept_d = {accepts};
     const auto batch_round = [&] {
-      std::vector<memra::Round<CountedCuda>> rounds;
-      std::vector<memra::Round<CountedCuda>*> all;
+      std::vector<memra::Round<CountedGpu>> rounds;
+      std::vector<memra::Round<CountedGpu>*> all;
       rounds.reserve(n);
       for (std::size_t i = 0; i < n; ++i) {
-        Run<CountedCuda>& run = *runs[i];
+        Run<CountedGpu>& run = *runs[i];
         memra::check(memra::launch(
             dev, "decide", memra::Grid{rows, 1, 1},
             DecideBody{run.m.cache.pos_d(0), accepts + i, run.m.salts_d(), static_cast<std::int32_t>(i)}));
@@ -413,8 +411,8 @@ TEST_CASE("a batch of many caches in one launch, captured and not", "[rounds]") 
     constexpr int replays = 20;
     for (int i = 0; i < replays; ++i) memra::check(dev.inner().replay(graph));
     // By value, and some sit out: rounds of other lengths.
-    std::vector<memra::Round<CountedCuda>> rounds;
-    std::vector<memra::Round<CountedCuda>*> some;
+    std::vector<memra::Round<CountedGpu>> rounds;
+    std::vector<memra::Round<CountedGpu>*> some;
     std::vector<std::size_t> accept;
     rounds.reserve(n);
     for (std::size_t i = 0; i < n; ++i) {

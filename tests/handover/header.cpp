@@ -93,22 +93,24 @@ TEST_CASE("the bytes of version 1 are these", "[handover]") {
   REQUIRE(get(b, 124, 8) == 32);
   REQUIRE(get(b, 132, 8) == 32);
   REQUIRE(get(b, 140, 8) == 3);
-  REQUIRE(get(b, 148, 4) == 0);  // layer 1: none
-  REQUIRE(get(b, 152, 4) == 1);
-  REQUIRE(get(b, 156, 4) == 2);  // recurrent
-  REQUIRE(get(b, 160, 4) == 1);  // interleaved
-  const std::size_t spec[8] = {1, 1, 4, 2, 2, 0, 0, 0};
-  for (std::size_t i = 0; i < 8; ++i) REQUIRE(get(b, 164 + 8 * i, 8) == spec[i]);
+  REQUIRE(get(b, 148, 2) == 0);  // no ring, V of its own
+  REQUIRE(get(b, 150, 4) == 0);  // layer 1: none
+  REQUIRE(get(b, 154, 4) == 1);
+  REQUIRE(get(b, 158, 4) == 2);  // recurrent
+  REQUIRE(get(b, 162, 4) == 1);  // interleaved
+  REQUIRE(get(b, 166, 3) == 0);  // gated delta rule, conv and ssm in f32
+  const std::size_t spec[9] = {1, 1, 4, 2, 2, 0, 0, 0, 0};
+  for (std::size_t i = 0; i < 9; ++i) REQUIRE(get(b, 169 + 8 * i, 8) == spec[i]);
   const std::size_t tail[5] = {2, 3, 2, 16, 1};
-  for (std::size_t i = 0; i < 5; ++i) REQUIRE(get(b, 228 + 8 * i, 8) == tail[i]);
+  for (std::size_t i = 0; i < 5; ++i) REQUIRE(get(b, 241 + 8 * i, 8) == tail[i]);
   // K; V's quants, fifth bits, scales; conv (10 channels); ssm; logits; two layers of draft K and V
   const std::size_t sizes[11] = {5 * 34, 5 * 16, 5 * 4, 5 * 4, 10 * 4, 2 * 4 * 4, 7 * 4, 32, 32, 32, 32};
-  REQUIRE(get(b, 268, 8) == 11);
+  REQUIRE(get(b, 281, 8) == 11);
   for (std::size_t i = 0; i < 11; ++i) {
-    REQUIRE(get(b, 276 + 16 * i, 8) == sizes[i]);
-    REQUIRE(get(b, 284 + 16 * i, 8) == 100 + i);
+    REQUIRE(get(b, 289 + 16 * i, 8) == sizes[i]);
+    REQUIRE(get(b, 297 + 16 * i, 8) == 100 + i);
   }
-  REQUIRE(b.size() == 276 + 11 * 16);
+  REQUIRE(b.size() == 289 + 11 * 16);
   const HandoverHeader again = memra::check(read(b));
   REQUIRE((again.tag == h.tag && again.pos == h.pos && again.config == h.config && again.tail == h.tail));
   REQUIRE((again.has_logits && again.message_bytes == h.message_bytes && again.pieces == h.pieces));
@@ -174,26 +176,30 @@ TEST_CASE("every length of the header is checked before it is used", "[handover]
   refused(100, 0xffffffff, 4, "cut off");
   refused(100, 2, 4, "");
   refused(104, 0xffffffff, 4, "cut off");
-  refused(108, 3, 4, "state 0 of layer 0");
+  refused(108, 4, 4, "state 0 of layer 0");
   refused(112, 7, 1, "state 0 of layer 0");
   refused(114, 2, 1, "state 0 of layer 0");
   refused(116, 0, 8, "no such state");
   refused(116, huge, 8, "no such state");
   refused(116, huge / 32, 8, "no such state");
   refused(124, 33, 8, "no such state");
-  refused(160, 2, 4, "state 0 of layer 2");
-  refused(164, huge, 8, "no such state");
-  refused(228, huge, 8, "boundary");  // tail: layers
-  refused(228, 3, 8, "11 pieces; this state has 13");
-  refused(236, huge, 8, "boundary");       // base
-  refused(244, huge, 8, "boundary");       // rows
-  refused(252, huge, 8, "no such state");  // row bytes
-  refused(252, 0, 8, "boundary");
-  refused(260, 4, 8, "boundary");  // floor above base
-  refused(268, 12, 8, "cut off");
-  refused(268, huge, 8, "cut off");
-  refused(268, 10, 8, "left behind");
-  refused(276, 171, 8, "piece 0 has 171 bytes; in this state it has 170");
+  refused(148, 2, 1, "state 0 of layer 0");
+  refused(149, 2, 1, "state 0 of layer 0");
+  refused(162, 2, 4, "state 0 of layer 2");
+  refused(166, 200, 1, "state 0 of layer 2");
+  refused(167, 7, 1, "state 0 of layer 2");
+  refused(169, huge, 8, "no such state");
+  refused(241, huge, 8, "boundary");  // tail: layers
+  refused(241, 3, 8, "11 pieces; this state has 13");
+  refused(249, huge, 8, "boundary");       // base
+  refused(257, huge, 8, "boundary");       // rows
+  refused(265, huge, 8, "no such state");  // row bytes
+  refused(265, 0, 8, "boundary");
+  refused(273, 4, 8, "boundary");  // floor above base
+  refused(281, 12, 8, "cut off");
+  refused(281, huge, 8, "cut off");
+  refused(281, 10, 8, "left behind");
+  refused(289, 171, 8, "piece 0 has 171 bytes; in this state it has 170");
 }
 
 TEST_CASE("a prelude that is none", "[handover]") {

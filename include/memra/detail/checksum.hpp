@@ -22,22 +22,11 @@ MEMRA_HD constexpr std::uint64_t mix_word(std::uint64_t word, std::uint64_t at) 
   return (x ^ (x >> 32)) * 0xD6E8FEB86659FD93U;
 }
 
-/// The last 1 to 7 bytes of a piece as a word, zeroes above.
+/// `n` bytes, at most 8, as a word, zeroes above.
 MEMRA_HD inline std::uint64_t short_word(const std::uint8_t* p, std::size_t n) noexcept {
   std::uint64_t word = 0;
   for (std::size_t i = 0; i < n; ++i) word |= static_cast<std::uint64_t>(p[i]) << (8 * i);
   return word;
-}
-
-/// Word `i` of 8-byte aligned memory.
-MEMRA_HD inline std::uint64_t whole_word(const std::uint8_t* p, std::uint64_t i) noexcept {
-#if MEMRA_ON_DEVICE()
-  return reinterpret_cast<const std::uint64_t*>(p)[i];  // one load; a copy of bytes would be eight
-#else
-  std::uint64_t word = 0;
-  std::memcpy(&word, p + 8 * i, 8);
-  return word;
-#endif
 }
 
 /// Sum over part of a piece, in host memory.
@@ -47,7 +36,9 @@ inline std::uint64_t checksum(std::span<const std::byte> part, std::uint64_t fir
   const std::size_t words = part.size() / 8;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < words; ++i) {
-    sum += mix_word(whole_word(bytes, i), first_word + i);
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + 8 * i, 8);
+    sum += mix_word(word, first_word + i);
   }
   if (part.size() % 8 != 0) {
     sum += mix_word(short_word(bytes + 8 * words, part.size() % 8), first_word + words);
@@ -55,7 +46,7 @@ inline std::uint64_t checksum(std::span<const std::byte> part, std::uint64_t fir
   return sum;
 }
 
-/// Part of a piece on a device, 16-byte aligned.
+/// Part of a piece on a device.
 struct ChecksumSpan {
   const std::uint8_t* data;
   std::uint64_t bytes;
@@ -67,12 +58,13 @@ struct alignas(16) WordPair {
   std::uint64_t low;
   std::uint64_t high;
 };
+
+/// Words 2 i and 2 i + 1, at the cost of 16 loads where the memory is not 16-byte aligned, as rows of a ring may be.
 MEMRA_HD inline WordPair word_pair(const std::uint8_t* p, std::uint64_t i) noexcept {
 #if MEMRA_ON_DEVICE()
-  return reinterpret_cast<const WordPair*>(p)[i];
-#else
-  return {whole_word(p, 2 * i), whole_word(p, 2 * i + 1)};
+  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(WordPair) == 0) return reinterpret_cast<const WordPair*>(p)[i];
 #endif
+  return {short_word(p + 16 * i, 8), short_word(p + 16 * i + 8, 8)};
 }
 
 /// Item (lane, span): word pairs lane, lane + lanes, ... of a span, so that neighbouring threads read neighbouring
@@ -90,11 +82,10 @@ struct ChecksumBody {
       const WordPair w = word_pair(span.data, i);
       sum += mix_word(w.low, span.first_word + 2 * i) + mix_word(w.high, span.first_word + 2 * i + 1);
     }
-    if (item.x == 0) {
-      const std::uint64_t words = span.bytes / 8;
-      if (words % 2 != 0) sum += mix_word(whole_word(span.data, words - 1), span.first_word + words - 1);
-      if (span.bytes % 8 != 0) {
-        sum += mix_word(short_word(span.data + 8 * words, span.bytes % 8), span.first_word + words);
+    if (item.x == 0) {  // what is left: up to 15 bytes, as one word or two
+      for (std::uint64_t at = 16 * pairs; at < span.bytes; at += 8) {
+        const std::uint64_t n = span.bytes - at < 8 ? span.bytes - at : 8;
+        sum += mix_word(short_word(span.data + at, n), span.first_word + at / 8);
       }
     }
     sums[item.y * lanes + item.x] = sum;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memra/detail/fp8.hpp>
 #include <memra/detail/half.hpp>
 #include <memra/detail/platform.hpp>
@@ -31,16 +30,17 @@ struct ConstBlockCursor {
   std::size_t scale_stride = 0;
 };
 
-/// Reads or writes a value of any type at any address.
+/// Reads or writes a value of any type at any address. The builtin, because there is a device compiler that knows
+/// std::memcpy only if nobody included <cstring> first.
 template <class T>
 MEMRA_HD inline T load_bytes(const std::byte* p) noexcept {
   T v;
-  std::memcpy(&v, p, sizeof v);
+  __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
 template <class T>
 MEMRA_HD inline void store_bytes(std::byte* p, T v) noexcept {
-  std::memcpy(p, &v, sizeof v);
+  __builtin_memcpy(p, &v, sizeof v);
 }
 
 /// What a block format sees of an input: NaN counts as +0, an infinity as the largest finite value of its sign.
@@ -190,7 +190,7 @@ template <Format F>
 MEMRA_HD inline void scalar_decode_blocks(ConstBlockCursor from, std::size_t n_blocks, float* y) noexcept {
   for (std::size_t b = 0; b < n_blocks; ++b) {
     if constexpr (F == Format::f32) {
-      std::memcpy(y + b, from.quants + 4 * b, 4);
+      __builtin_memcpy(y + b, from.quants + 4 * b, 4);
     } else if constexpr (F == Format::f16) {
       y[b] = f16_to_f32(load_bytes<std::uint16_t>(from.quants + 2 * b));
     } else if constexpr (F == Format::bf16) {

@@ -238,7 +238,7 @@ class GpuDev {
       return Status::failure(ErrorKind::bad_argument, name, 0, 0, "a grid of %zu x %zu x %zu items is too large",
                              grid.x, grid.y, grid.z);
     }
-    return run(name, 0, [&] { return detail::GpuLaunch<Api, Body>::run(state_->stream, grid, body); });
+    return run(name, 0, [&] { return detail::GpuLaunch<Api, Body>::run(state_->stream, state_->driver, grid, body); });
   }
 
   /// CaptureDev.

@@ -29,7 +29,9 @@ __global__ void gpu_items(const MEMRA_DETAIL_CONST_PARAM() Body body, Index nx, 
 }
 
 /// A body whose items are blocks of cooperating threads: `static constexpr unsigned block_threads`, optionally
-/// `std::size_t shared_bytes() const`, and `__device__ void block(const Item&) const`, called by every thread of it.
+/// `static constexpr unsigned least_blocks`, `std::size_t shared_bytes() const`, and `__device__ void block(const
+/// Item&) const`, called by every thread of it. A body with `void complete(const Api::Driver&)` is a whole one only
+/// after that call, made on the copy that is launched.
 template <class Body>
 concept GpuBlockBody = requires {
   Body::block_threads;
@@ -37,6 +39,13 @@ concept GpuBlockBody = requires {
 
 template <class Body>
 __global__ void __launch_bounds__(Body::block_threads) gpu_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
+  body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
+}
+
+/// For a body that says how many of its blocks are to fit on a multiprocessor at a time: a limit to its registers.
+template <class Body>
+__global__ void __launch_bounds__(Body::block_threads, Body::least_blocks)
+    gpu_bounded_blocks(const MEMRA_DETAIL_CONST_PARAM() Body body) {
   body.block(Item{blockIdx.x, blockIdx.y, blockIdx.z});
 }
 
@@ -52,18 +61,14 @@ struct GpuLaunch {
   }
 
   /// @pre fits(grid), no axis is 0
-  static typename Api::Error run(typename Api::Stream stream, const Grid& g, const Body& body) noexcept {
-    if constexpr (GpuBlockBody<Body>) {
-      void* args[] = {const_cast<Body*>(&body)};
-      const void* kernel = reinterpret_cast<const void*>(&gpu_blocks<Body>);
-      std::size_t shared = 0;
-      if constexpr (requires { body.shared_bytes(); }) shared = body.shared_bytes();
-      // What every GPU gives without asking.
-      if (shared > 48 * 1024) {
-        if (const auto e = Api::allow_shared(kernel, shared); e != Api::ok) return e;
-      }
-      return Api::launch(kernel, static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z),
-                         Body::block_threads, args, shared, stream);
+  static typename Api::Error run(typename Api::Stream stream, [[maybe_unused]] const typename Api::Driver& driver,
+                                 const Grid& g, const Body& body) noexcept {
+    if constexpr (requires(Body own) { own.complete(driver); }) {
+      Body own = body;
+      own.complete(driver);
+      return blocks(stream, g, own);
+    } else if constexpr (GpuBlockBody<Body>) {
+      return blocks(stream, g, body);
     } else {
       const std::size_t total = g.x * g.y * g.z;
       if (total <= 0x7fffffffU) return items<std::uint32_t>(stream, g, total, body);
@@ -72,6 +77,24 @@ struct GpuLaunch {
   }
 
  private:
+  static typename Api::Error blocks(typename Api::Stream stream, const Grid& g, const Body& body) noexcept {
+    void* args[] = {const_cast<Body*>(&body)};
+    const void* kernel = nullptr;
+    if constexpr (requires { Body::least_blocks; }) {
+      kernel = reinterpret_cast<const void*>(&gpu_bounded_blocks<Body>);
+    } else {
+      kernel = reinterpret_cast<const void*>(&gpu_blocks<Body>);
+    }
+    std::size_t shared = 0;
+    if constexpr (requires { body.shared_bytes(); }) shared = body.shared_bytes();
+    // What every GPU gives without asking.
+    if (shared > 48 * 1024) {
+      if (const auto e = Api::allow_shared(kernel, shared); e != Api::ok) return e;
+    }
+    return Api::launch(kernel, static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z),
+                       Body::block_threads, args, shared, stream);
+  }
+
   template <class Index>
   static typename Api::Error items(typename Api::Stream stream, const Grid& g, std::size_t total,
                                    const Body& body) noexcept {

@@ -29,7 +29,7 @@ struct PlacedPiece {
   bool joins = false;     ///< its bytes travel in one run with those of the piece before
 };
 
-/// Checksums of the pieces (16-byte aligned) on one device that runs kernels: one pass over the bytes, at the speed of
+/// Checksums of the pieces on one device that runs kernels: one pass over the bytes, at the speed of
 /// its memory.
 ///
 /// @param mine  indices into `pieces`

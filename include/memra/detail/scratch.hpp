@@ -28,19 +28,23 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
   return (floats + 15) / 16 * 16;
 }
 
-/// Most pieces that the keys of one row are cut into where pieces run at the same time: enough blocks to fill a GPU of
-/// some 130 multiprocessors twice, whatever the number of kv heads.
-constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads) noexcept {
+/// No row is cut into more pieces than this.
+inline constexpr std::size_t attend_chunks_bound = 256;
+
+/// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece
+/// and kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
+constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
   std::size_t n = 16;
-  while (n < 128 && n * n_kv_heads < 256) n *= 2;
+  while (n < attend_chunks_bound && 2 * n * n_kv_heads * std::max<std::size_t>(head_dim_v / 32, 1) <= 2048) n *= 2;
   return n;
 }
 
 /// Scratch of attend where keys are split: per query row of a pass, query head and piece, the weighted sum of values,
-/// the maximum and the sum of weights.
+/// the exponent they are relative to and the sum of weights.
 constexpr std::size_t attend_split_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_v,
                                          std::size_t rows) noexcept {
-  return 4 * std::min(rows, attend_block_rows) * n_heads * attend_most_chunks(n_kv_heads) * (head_dim_v + 2);
+  return 4 * std::min(rows, attend_block_rows) * n_heads * attend_most_chunks(n_kv_heads, head_dim_v) *
+         (head_dim_v + 2);
 }
 
 /// What no device gives: the answer where the product does not fit.
@@ -51,7 +55,7 @@ constexpr bool attend_scratch_fits(std::size_t n_heads, std::size_t n_kv_heads, 
                                    std::size_t head_dim_v) noexcept {
   const CheckedSize queries = CheckedSize(std::max(n_heads, n_kv_heads)) * attend_block_rows;
   const CheckedSize tile = CheckedSize(head_dim_k) + head_dim_v + 1;
-  return ((tile * n_kv_heads + queries * tile) * 4 * (2 * attend_tile)).valid();
+  return ((tile * n_kv_heads + queries * tile) * 4 * (2 * attend_chunks_bound)).valid();
 }
 
 /// Scratch of attend: the larger of what either way to compute it needs. On the host every kv head has its own, since

@@ -15,7 +15,7 @@ template <class Body>
 struct GpuLaunch<HipApi, Body> {
   static bool fits(const Grid&) noexcept { return true; }
 
-  static HipApi::Error run(HipApi::Stream stream, const Grid& g, const Body& body) noexcept {
+  static HipApi::Error run(HipApi::Stream stream, const HipApi::Driver&, const Grid& g, const Body& body) noexcept {
     return hip_on_host::enqueue(stream, [g, body] {
       if constexpr (GpuBlockBody<Body>) {
         const dim3 grid(static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z));

@@ -16,6 +16,7 @@ using hipMemPool_t = cudaMemPool_t;
 using hipGraph_t = cudaGraph_t;
 using hipGraphExec_t = cudaGraphExec_t;
 using hipMemPoolProps = cudaMemPoolProps;
+using hipMemAccessDesc = cudaMemAccessDesc;
 using hipStreamCaptureStatus = cudaStreamCaptureStatus;
 using hipMemcpyKind = cudaMemcpyKind;
 using hipDeviceptr_t = void*;
@@ -41,6 +42,7 @@ inline constexpr auto hipMemcpyDeviceToHost = cudaMemcpyDeviceToHost;
 inline constexpr auto hipMemcpyDeviceToDevice = cudaMemcpyDeviceToDevice;
 inline constexpr auto hipMemAllocationTypePinned = cudaMemAllocationTypePinned;
 inline constexpr auto hipMemLocationTypeDevice = cudaMemLocationTypeDevice;
+inline constexpr auto hipMemAccessFlagsProtReadWrite = cudaMemAccessFlagsProtReadWrite;
 inline constexpr auto hipMemPoolAttrReleaseThreshold = cudaMemPoolAttrReleaseThreshold;
 inline constexpr auto hipStreamCaptureModeThreadLocal = cudaStreamCaptureModeThreadLocal;
 inline constexpr auto hipStreamCaptureStatusNone = cudaStreamCaptureStatusNone;
@@ -95,6 +97,12 @@ inline hipError_t hipMemPoolCreate(hipMemPool_t* pool, const hipMemPoolProps* pr
 }
 inline hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, cudaMemPoolAttr which, void* value) {
   return cudaMemPoolSetAttribute(pool, which, value);
+}
+inline hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc* access, std::size_t n) {
+  return cudaMemPoolSetAccess(pool, access, n);
+}
+inline hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) {
+  return cudaDeviceCanAccessPeer(can, device, peer);
 }
 inline hipError_t hipMemPoolDestroy(hipMemPool_t pool) {
   return cudaMemPoolDestroy(pool);

@@ -36,6 +36,7 @@ enum hipError_t {
 enum hipMemcpyKind { hipMemcpyHostToDevice = 1, hipMemcpyDeviceToHost = 2, hipMemcpyDeviceToDevice = 3 };
 enum hipMemAllocationType { hipMemAllocationTypePinned = 1 };
 enum hipMemLocationType { hipMemLocationTypeDevice = 1 };
+enum hipMemAccessFlags { hipMemAccessFlagsProtReadWrite = 3 };
 enum hipMemPoolAttr { hipMemPoolAttrReleaseThreshold = 4 };
 enum hipStreamCaptureMode { hipStreamCaptureModeThreadLocal = 1 };
 enum hipStreamCaptureStatus { hipStreamCaptureStatusNone = 0, hipStreamCaptureStatusActive = 1 };
@@ -47,6 +48,10 @@ inline constexpr unsigned hipHostMallocPortable = 1;
 struct hipMemLocation {
   hipMemLocationType type;
   int id;
+};
+struct hipMemAccessDesc {
+  hipMemLocation location;
+  hipMemAccessFlags flags;
 };
 struct hipMemPoolProps {
   hipMemAllocationType allocType;
@@ -203,6 +208,14 @@ inline hipError_t hipMemPoolCreate(hipMemPool_t* pool, const hipMemPoolProps* pr
 }
 inline hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, hipMemPoolAttr /*which*/, void* value) {
   std::memcpy(&pool->threshold, value, sizeof pool->threshold);
+  return hipSuccess;
+}
+inline hipError_t hipMemPoolSetAccess(hipMemPool_t /*pool*/, const hipMemAccessDesc* access, std::size_t /*n*/) {
+  const int other = access->location.id;
+  return hip_on_host::answer(other < 0 || other >= hip_on_host::n_devices ? hipErrorInvalidDevice : hipSuccess);
+}
+inline hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = device != peer ? 1 : 0;
   return hipSuccess;
 }
 inline hipError_t hipMemPoolDestroy(hipMemPool_t pool) {

@@ -126,18 +126,26 @@ struct CudaApi {
     return cudaMemsetAsync(dst, value, n, s);
   }
 
-  /// Entry points that the runtime lacks, looked up once per device object. No library beyond the runtime is linked.
+  /// Entry points that the runtime lacks, and what kernels ask of the device, looked up once per device object. No
+  /// library beyond the runtime is linked.
   struct Driver {
     CUresult(CUDAAPI* set_words)(CUdeviceptr, unsigned int, std::size_t, CUstream) = nullptr;
+    /// Describes an array to the copy engine; nullptr where the device has none.
+    decltype(&cuTensorMapEncodeTiled) encode_map = nullptr;
+    std::size_t shared_bytes = 0;  ///< of a block, on request
   };
+  /// On the current device.
   static Error load(Driver* d) noexcept {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    const Error e = cudaGetDriverEntryPointByVersion("cuMemsetD32Async", &entry, 7000, cudaEnableDefault, &found);
-    if (e != ok) return e;
-    if (found != cudaDriverEntryPointSuccess || entry == nullptr) return cudaErrorSymbolNotFound;
-    d->set_words = reinterpret_cast<decltype(d->set_words)>(entry);
-    return ok;
+    Error e = find("cuMemsetD32Async", 7000, &d->set_words);
+    int device = 0;
+    int bytes = 0;
+    int major = 0;
+    if (e == ok) e = cudaGetDevice(&device);
+    if (e == ok) e = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e == ok) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e == ok && major >= 9) e = find("cuTensorMapEncodeTiled", 12000, &d->encode_map);
+    d->shared_bytes = static_cast<std::size_t>(bytes);
+    return e;
   }
   /// `n` 32-bit words become `value`, which travels with the call: nothing is read later, so it may be captured.
   static Error set_words(const Driver& d, void* dst, std::uint32_t value, std::size_t n, Stream s) noexcept {
@@ -172,6 +180,18 @@ struct CudaApi {
   /// Lets a kernel have `bytes` of dynamic shared memory.
   static Error allow_shared(const void* kernel, std::size_t bytes) noexcept {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  }
+
+ private:
+  template <class Entry>
+  static Error find(const char* name, unsigned version, Entry* entry) noexcept {
+    void* p = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    const Error e = cudaGetDriverEntryPointByVersion(name, &p, version, cudaEnableDefault, &found);
+    if (e != ok) return e;
+    if (found != cudaDriverEntryPointSuccess || p == nullptr) return cudaErrorSymbolNotFound;
+    *entry = reinterpret_cast<Entry>(p);
+    return ok;
   }
 };
 

@@ -1,287 +1,285 @@
-// attend on CUDA: split keys, partial results, a fold in ascending order.
+// attend on CUDA: tensor cores over packed K and V, keys split on an absolute grid.
 //
-// Numeric class: f32 accumulation with fused multiply-adds, weights by the hardware's exp2. Not the host's bits; equal
-// to it within the class's tolerance (relative error of the output vector below 1e-5). Every bit of a row is a function
-// of the row's own position, its query, the keys it sees, the layer's geometry and formats: never of the rows, heads or
-// sequences beside it, because each (row, query head) has accumulators of its own and its keys are cut on a grid of its
-// own position (attend_grid.cuh).
+// Numeric class: q, scaled, and the weights are rounded to halves (bf16 where the plane is bf16), K and V are the
+// decoded values rounded to halves, sums are f32, weights are powers of two by the hardware. The error against a
+// float64 reference is at most that of bf16 attention on the same decoded values.
+//
+// Every bit of a row is a function of the row's own position, its query, the keys it sees, the layer's geometry and
+// formats: a (row, query head) is a column of the matrix products, which depends on no other column; its keys are cut
+// on a grid of its own position (attend_grid.cuh), walked in steps that are absolute, and its decisions are its own.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memra/cuda/attend_add.cuh>
+#include <memra/cuda/attend_block.cuh>
 #include <memra/cuda/attend_grid.cuh>
-#include <memra/cuda/decode.cuh>
-#include <memra/detail/portable_plane.hpp>
+#include <memra/cuda/attend_mma.cuh>
 #include <memra/launch.hpp>
-#include <memra/ops.hpp>
-#include <memra/views.hpp>
 
 namespace memra::detail {
 
-/// What both kernels know.
-struct CudaAttendShape {
-  std::size_t n_heads;
-  std::size_t n_kv_heads;
-  std::size_t dk;
-  std::size_t dv;
-  std::size_t window;
-  std::size_t base;  ///< stream rows [base, end) are in both planes
-  std::size_t end;
-  std::size_t first_row;  ///< of the call, that grid row 0 stands for
-  std::size_t most_chunks;
-  const std::int32_t* pos_d;
+/// One block: one chunk of one kv head, up to 8 * Tiles columns, of which each is a (row, query head). Warp w scores
+/// keys [16 w, 16 w + 16) of a step for all columns; the weights go through shared memory; then warp w adds up its
+/// elements of V over all keys of the step. So each element is decoded once, whatever the number of rows and heads.
+template <class Block>
+struct CudaAttend : CudaAttendAdd<Block> {
+  using Base = CudaAttendAdd<Block>;
+  using Base::add;
+  using Base::barriers_at;
+  using Base::Base;
+  using Base::block_threads;
+  using Base::boxes_at;
+  using Base::columns;
+  using Base::flags_at;
+  using Base::groups;
+  using Base::k;
+  using Base::mapped;
+  using Base::mask;
+  using Base::maxima_at;
+  using Base::narrow;
+  using Base::owners_at;
+  using Base::partials;
+  using Base::prepare_queries;
+  using Base::ranges_at;
+  using Base::score;
+  using Base::seen;
+  using Base::shape;
+  using Base::slice_dims;
+  using Base::slices;
+  using Base::stages;
+  using Base::step_bytes;
+  using Base::step_keys;
+  using Base::tiles;
+  using Base::v;
+  using Base::warps;
+  using Base::weigh;
+  using typename Base::KStage;
+  using typename Base::Place;
+  using typename Base::Sums;
+  using typename Base::Values;
+  using typename Base::VStage;
+  static constexpr unsigned Tiles = Block::n_tiles;
 
-  __device__ AttendSpan span(std::size_t row) const {
-    return AttendSpan::of(*pos_d, first_row + row, window, base, end);
-  }
-  /// Partial result of one (row, head, chunk): dv sums, then maximum and sum of weights.
-  __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * most_chunks + chunk) * (dv + 2);
-  }
-};
-
-/// One block: `Queries` query heads of one row that share a kv head, one chunk. Each warp takes an eighth of the chunk,
-/// 32 keys at a time: a lane scores a key for all queries, then owns 4 * Quads elements of the weighted sums.
-template <Format KF, Format VF, bool Split, unsigned Queries, unsigned Quads>
-struct CudaAttend {
-  static constexpr unsigned block_threads = 32 * attend_warps;
-  static constexpr bool k_blocks = KF == Format::q8_0 || KF == Format::q5_1 || KF == Format::q4_0;
-  static constexpr bool v_blocks = VF == Format::q8_0 || VF == Format::q5_1 || VF == Format::q4_0;
-
-  CudaAttendShape shape;
-  PortableSource k;
-  PortableSource v;
-  const float* q;  ///< [rows][n_heads][dk]
-  float scale;     ///< times log2 e
-  float* partials;
-
-  std::size_t shared_bytes() const noexcept {
-    const std::size_t merge = attend_warps * Queries * (shape.dv + 2);
-    const std::size_t work = Queries * shape.dk + attend_warps * attend_step * Queries;
-    return sizeof(float) * (merge > work ? merge : work);
-  }
-
-  /// Item: (row and group of queries, chunk, kv head).
+  /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const {
-    extern __shared__ float4 memra_shared[];
-    auto* const shared = reinterpret_cast<float*>(memra_shared);
-    const std::size_t group = shape.n_heads / shape.n_kv_heads;
-    const std::size_t groups = (group + Queries - 1) / Queries;
-    const std::size_t row = item.x / groups;
-    const std::size_t first = item.x % groups * Queries;  // within the group
-    const auto queries = static_cast<unsigned>(group - first < Queries ? group - first : Queries);
-    const std::size_t head = item.z * group + first;
-    const AttendSpan span = shape.span(row);
-    if (span.hi <= span.lo) return;
-    const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
-    const std::size_t chunk_lo = item.y * size;
-    if (chunk_lo >= span.hi || chunk_lo + size <= span.lo) return;
-
-    float* const qs = shared;  // [dk][Queries]
-    const float* const q_in = q + ((shape.first_row + row) * shape.n_heads + head) * shape.dk;
-    for (unsigned i = threadIdx.x; i < shape.dk * Queries; i += block_threads) {
-      const unsigned n = i % Queries;
-      qs[i] = n < queries ? q_in[n * shape.dk + i / Queries] * scale : 0.0F;
+    Place at;
+    at.warp = threadIdx.x / 32;
+    at.lane = threadIdx.x % 32;
+    at.g = at.lane / 4;
+    at.t = at.lane % 4;
+    at.heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
+    const auto x = static_cast<unsigned>(item.x);
+    at.first_column = x % tiles * columns;
+    at.kv_head = x / tiles / slices;
+    at.slice = x / tiles % slices;
+    at.chunk = item.y;
+    at.k_offset = KStage::box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
+    at.k_quants = k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
+    at.k_scales = k.scales_at + (at.warp * 16 + at.g) * 16;
+    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
+#pragma unroll
+    for (unsigned i = 0; i < groups; ++i) {
+      const unsigned n = at.warp * groups + i;
+      const unsigned byte = VStage::box_offset(v_element, VStage::scale_bytes) + n * VStage::scale_bytes;
+      at.v_quants[i] = k.bytes + v.piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
+      at.v_scales[i] = k.bytes + v.scales_at + VStage::word_at(2 * at.t, byte & ~3U);
+      at.v_fifths[i] = k.bytes + v.fifths_at + VStage::word_at(2 * at.t, byte);
+      at.v_upper[i] = (byte & 2U) != 0;
     }
-    __syncthreads();
-
-    const unsigned warp = threadIdx.x / 32;
-    const unsigned lane = threadIdx.x % 32;
-    float* const ps = shared + Queries * shape.dk + warp * attend_step * Queries;  // [keys][Queries]
-    const std::size_t run = size / attend_warps;
-    const std::size_t run_lo = chunk_lo + warp * run;
-    const std::size_t lo = run_lo > span.lo ? run_lo : span.lo;
-    const std::size_t hi = run_lo + run < span.hi ? run_lo + run : span.hi;
-
-    float m[Queries];
-    float l[Queries];  // of this lane's keys
-    float o[Queries][Quads][4];
-#pragma unroll
-    for (unsigned n = 0; n < Queries; ++n) {
-      m[n] = -INFINITY;
-      l[n] = 0.0F;
-#pragma unroll
-      for (unsigned i = 0; i < Quads * 4; ++i) o[n][i / 4][i % 4] = 0.0F;
+    at.row_a = at.first_column / at.heads;
+    const unsigned last = (at.first_column + columns - 1) / at.heads;
+    at.row_b = last < shape.rows ? last : static_cast<unsigned>(shape.rows) - 1;
+    const AttendSpan a = shape.span(at.row_a);
+    const AttendSpan b = shape.span(at.row_b);
+    if (b.hi <= b.lo) return;
+    const std::size_t size_a = attend_chunk_keys(a.hi, shape.most_chunks);
+    const std::size_t size_b = attend_chunk_keys(b.hi, shape.most_chunks);
+    // Rows on both sides of a rung of the grid: once more, for those on the other side.
+    unsigned steps = 0;
+    for (at.size = size_a;; at.size = size_b) {
+      pass(at, steps);
+      if (at.size == size_b) return;
     }
-    for (std::size_t step = lo / attend_step * attend_step; step < hi; step += attend_step) {
-      const std::size_t key = step + lane;
-      const bool seen = key >= lo && key < hi;
-      float s[Queries];
-#pragma unroll
-      for (unsigned n = 0; n < Queries; ++n) s[n] = seen ? 0.0F : -INFINITY;
-      if (seen) score(qs, key, item.z, s);
-      bool grew = false;
-      float top[Queries];
-#pragma unroll
-      for (unsigned n = 0; n < Queries; ++n) {
-        float x = s[n];
-#pragma unroll
-        for (unsigned distance = 16; distance != 0; distance /= 2) {
-          x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, distance));
-        }
-        top[n] = fmaxf(m[n], x);
-        grew = grew || top[n] > m[n];
-      }
-      if (grew) {  // the same in every lane
-#pragma unroll
-        for (unsigned n = 0; n < Queries; ++n) {
-          const float c = m[n] == top[n] ? 1.0F : exp2f(m[n] - top[n]);
-          m[n] = top[n];
-          l[n] *= c;
-#pragma unroll
-          for (unsigned i = 0; i < Quads * 4; ++i) o[n][i / 4][i % 4] *= c;
-        }
-      }
-      __syncwarp();
-#pragma unroll
-      for (unsigned n = 0; n < Queries; ++n) {
-        // While every score is -inf there is no maximum to take away: such weights are 0. A NaN stays NaN.
-        const float p = seen ? exp2f(s[n] - (m[n] == -INFINITY ? 0.0F : m[n])) : 0.0F;
-        l[n] += p;
-        ps[lane * Queries + n] = p;
-      }
-      __syncwarp();
-      const auto from = static_cast<unsigned>(lo > step ? lo - step : 0);
-      const auto to = static_cast<unsigned>(hi - step < attend_step ? hi - step : attend_step);
-      add(ps, step, from, to, item.z, lane, o);
-    }
-#pragma unroll
-    for (unsigned n = 0; n < Queries; ++n) {
-#pragma unroll
-      for (unsigned distance = 16; distance != 0; distance /= 2) {
-        l[n] += __shfl_xor_sync(0xffffffffU, l[n], distance);
-      }
-    }
-    merge(shared, item, row, head, queries, warp, lane, m, l, o);
   }
 
  private:
-  __device__ void score(const float* qs, std::size_t key, std::size_t kv_head, float (&s)[Queries]) const {
-    const std::size_t r = key - k.base;
-    for (std::size_t d = 0; d < shape.dk; d += 32) {
-      float x[32];
-      const std::size_t e = kv_head * shape.dk + d;
-      decode_32<KF, Split>(k.at(r, k_blocks ? e / 32 : e), x);
-#pragma unroll
-      for (unsigned i = 0; i < 32; ++i) {
-#pragma unroll
-        for (unsigned n = 0; n < Queries; n += 4) {
-          const float4 w = *reinterpret_cast<const float4*>(qs + (d + i) * Queries + n);
-          s[n] = __fmaf_rn(w.x, x[i], s[n]);
-          s[n + 1] = __fmaf_rn(w.y, x[i], s[n + 1]);
-          s[n + 2] = __fmaf_rn(w.z, x[i], s[n + 2]);
-          s[n + 3] = __fmaf_rn(w.w, x[i], s[n + 3]);
-        }
-      }
-    }
-  }
+  /// Keys that the rows of this pass see in the chunk.
+  struct Reach {
+    std::size_t lo = ~std::size_t{0};  ///< some row
+    std::size_t hi = 0;
+    std::size_t all_lo = 0;  ///< every row
+    std::size_t all_hi = ~std::size_t{0};
+  };
 
-  __device__ void add(const float* ps, std::size_t step, unsigned from, unsigned to, std::size_t kv_head, unsigned lane,
-                      float (&o)[Queries][Quads][4]) const {
-#pragma unroll
-    for (unsigned u = 0; u < Quads; ++u) {
-      const unsigned d = 4 * (lane + 32 * u);
-      if (d >= shape.dv) return;
-      const std::size_t e = kv_head * shape.dv + d;
-      ConstBlockCursor c = v.at(step + from - v.base, v_blocks ? e / 32 : e);
-#pragma unroll 4
-      for (unsigned key = from; key < to; ++key) {
-        float x[4];
-        decode_4<VF, Split>(c, v_blocks ? d % 32 : 0, x);
-        c.quants += v.quant_row;
-        c.fifths += v.fifth_row;
-        c.scales += v.scale_row;
-#pragma unroll
-        for (unsigned n = 0; n < Queries; n += 4) {
-          const float4 p = *reinterpret_cast<const float4*>(ps + key * Queries + n);
-#pragma unroll
-          for (unsigned i = 0; i < 4; ++i) {
-            o[n][u][i] = __fmaf_rn(p.x, x[i], o[n][u][i]);
-            o[n + 1][u][i] = __fmaf_rn(p.y, x[i], o[n + 1][u][i]);
-            o[n + 2][u][i] = __fmaf_rn(p.z, x[i], o[n + 2][u][i]);
-            o[n + 3][u][i] = __fmaf_rn(p.w, x[i], o[n + 3][u][i]);
+  /// @param steps  barriers' steps so far, over all passes
+  __device__ void pass(Place& at, unsigned& steps) const {
+    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
+    at.shared = memra_attend_shared;
+    at.base = shared_address(memra_attend_shared);
+    Reach reach;
+    for (unsigned row = at.row_a; row <= at.row_b; ++row) {
+      const AttendSpan s = seen(at, row);
+      if (s.hi == 0) continue;
+      reach.lo = s.lo < reach.lo ? s.lo : reach.lo;
+      reach.hi = s.hi > reach.hi ? s.hi : reach.hi;
+      reach.all_lo = s.lo > reach.all_lo ? s.lo : reach.all_lo;
+      reach.all_hi = s.hi < reach.all_hi ? s.hi : reach.all_hi;
+    }
+    if (reach.hi == 0) return;
+
+    const unsigned n = step_keys;
+    const std::size_t chunk_lo = at.chunk * at.size;
+    const std::size_t first = reach.lo / n;
+    const std::size_t end = (reach.hi + n - 1) / n;
+    const std::size_t k_element = at.kv_head * shape.dk;
+    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
+    const std::uint32_t barriers = at.base + barriers_at();
+    auto* const boxes = reinterpret_cast<AttendBox*>(at.shared + boxes_at());
+    const auto fetch = [&](std::size_t step, unsigned stage) {
+      const std::uint32_t to = at.base + stage * step_bytes();
+      if (mapped) {
+        if (step >= end) return;
+        const std::uint32_t barrier = barriers + 8 * stage;
+        const auto row = static_cast<std::int64_t>(step * n);
+        const auto k_row = row - static_cast<std::int64_t>(k.plane.base);
+        // One lane of each warp has its share of the boxes, none much work.
+        if (at.lane == 0) {
+          if (at.warp == 0) barrier_expect(barrier, k.quant_bytes() + v.quant_bytes());
+#pragma unroll 1
+          for (unsigned i = at.warp; i < k.quant_boxes() + v.quant_boxes(); i += warps) {
+            const AttendBox box = boxes[i];
+            copy_box_async(to + box.to, box.map, box.x, static_cast<int>(k_row) + box.y, barrier);
           }
         }
+        if constexpr (narrow) {
+          k.copy_narrow(to, k_row, k_element, 0);
+          v.copy_narrow(to + k.bytes, row - static_cast<std::int64_t>(v.plane.base), v_element, 1);
+          barrier_arrive_copied(barrier);
+        }
+      } else {
+        if (step < end) {
+          k.copy(to, step * n, reach.lo, reach.hi, k_element);
+          v.copy(to + k.bytes, step * n, reach.lo, reach.hi, v_element);
+        }
+        copies_commit();
       }
+    };
+    const bool fresh = steps == 0;
+    if (fresh && mapped && threadIdx.x == 32) {
+      k.list(boxes, 0, k_element, 0);
+      const auto shift = static_cast<std::ptrdiff_t>(k.plane.base) - static_cast<std::ptrdiff_t>(v.plane.base);
+      v.list(boxes + k.quant_boxes(), k.bytes, v_element, static_cast<int>(shift));
+    }
+    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
+    if (fresh && threadIdx.x < columns) {
+      const unsigned c = at.first_column + threadIdx.x;
+      owners[threadIdx.x] = {c / at.heads, static_cast<unsigned>(at.kv_head) * at.heads + c % at.heads};
+    }
+    if (fresh && mapped && threadIdx.x == 0) {
+      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, narrow ? 1 + block_threads : 1);
+      barrier_publish();
+    }
+    __syncthreads();  // barriers; an earlier pass is over
+    // A pass begins with the stage after the last one's.
+    unsigned stage = steps % stages;
+    for (unsigned i = 0; i + 1 < stages; ++i) fetch(first + i, (stage + i) % stages);
+    if (fresh) prepare_queries(at);
+    if (threadIdx.x < 2) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
+    auto* const ranges = reinterpret_cast<int2*>(at.shared + ranges_at());
+    if (threadIdx.x < columns) {
+      const unsigned c = threadIdx.x;
+      const AttendSpan s = owners[c].x < shape.rows ? seen(at, owners[c].x) : AttendSpan{};
+      ranges[c] = s.hi == 0 ? int2{0, 0} : int2{static_cast<int>(s.lo - chunk_lo), static_cast<int>(s.hi - chunk_lo)};
+    }
+    barrier_publish();
+    __syncthreads();
+
+    float exponent[Tiles][2];  // -e
+    float sum[Tiles][2];       // of this lane's keys' weights
+    Sums o;
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) {
+        exponent[i][j] = attend_no_exponent;
+        sum[i][j] = 0.0F;
+      }
+#pragma unroll
+      for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
+    }
+
+    for (std::size_t step = first; step < end; ++step) {
+      const std::uint32_t part = at.base + stage * step_bytes();
+      const unsigned turn = steps % 2;
+      if (mapped) {
+        barrier_wait(barriers + 8 * stage, steps / stages % 2);
+      } else {
+        wait_for_copies();
+        __syncthreads();
+      }
+      float s[Tiles][4];
+      score(at, part, s);
+      const bool edge = step * n < reach.all_lo || step * n + n > reach.all_hi;
+      if (edge) mask(at, static_cast<int>(step * n - chunk_lo), s);
+      weigh(at, turn, s, exponent, sum, o);
+      // Every warp is past the step before this one: its keys' place is free.
+      fetch(step + stages - 1, stage == 0 ? stages - 1 : stage - 1);
+      add(at, part, turn, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
+      stage = stage + 1 == stages ? 0 : stage + 1;
+      ++steps;
+    }
+    finish(at, exponent, sum, o);
+  }
+
+  __device__ void wait_for_copies() const {
+    if (stages == 2) {
+      copies_wait<0>();
+    } else if (stages == 3) {
+      copies_wait<1>();
+    } else {
+      copies_wait<2>();
     }
   }
 
-  /// Folds the warps' results, ascending, into the chunk's partial.
-  __device__ void merge(float* shared, const Item& item, std::size_t row, std::size_t head, unsigned queries,
-                        unsigned warp, unsigned lane, const float (&m)[Queries], const float (&l)[Queries],
-                        const float (&o)[Queries][Quads][4]) const {
-    const std::size_t stride = shape.dv + 2;
+  __device__ void finish(const Place& at, const float (&exponent)[Tiles][2], float (&sum)[Tiles][2],
+                         const Sums& o) const {
+    auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
+    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
     __syncthreads();
 #pragma unroll
-    for (unsigned n = 0; n < Queries; ++n) {
-      float* const mine = shared + (warp * Queries + n) * stride;
+    for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
-      for (unsigned u = 0; u < Quads; ++u) {
-        const unsigned d = 4 * (lane + 32 * u);
-        if (d >= shape.dv) continue;
+      for (unsigned j = 0; j < 2; ++j) {
 #pragma unroll
-        for (unsigned i = 0; i < 4; ++i) mine[d + i] = o[n][u][i];
-      }
-      if (lane == 0) {
-        mine[shape.dv] = m[n];
-        mine[shape.dv + 1] = l[n];
+        for (unsigned distance = 4; distance < 32; distance *= 2) {
+          sum[i][j] = __fadd_rn(sum[i][j], __shfl_xor_sync(0xffffffffU, sum[i][j], distance));
+        }
+        if (at.g == 0) sums[at.warp * columns + 8 * i + 2 * at.t + j] = sum[i][j];
       }
     }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < queries * stride; i += block_threads) {
-      const auto n = static_cast<unsigned>(i / stride);
-      const auto d = static_cast<std::size_t>(i % stride);
-      const float* const at = shared + n * stride;
-      float top = -INFINITY;
-      for (unsigned w = 0; w < attend_warps; ++w) top = fmaxf(top, at[w * Queries * stride + shape.dv]);
-      float sum = top;
-      if (d != shape.dv) {
-        sum = 0.0F;
-        for (unsigned w = 0; w < attend_warps; ++w) {
-          const float* const part = at + w * Queries * stride;
-          const float c = part[shape.dv] == top ? 1.0F : exp2f(part[shape.dv] - top);
-          // A warp without keys has -inf and zeros: it adds +0.
-          sum = __fmaf_rn(part[d == shape.dv + 1 ? shape.dv + 1 : d], c, sum);
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) {
+        const unsigned c = 8 * i + 2 * at.t + j;
+        if (ranges[c].y == 0) continue;
+        float* const to = shape.partial(partials, owners[c].x, owners[c].y, at.chunk);
+        float* const own = to + at.slice * slice_dims + at.warp * groups * 32;
+#pragma unroll
+        for (unsigned n = 0; n < 2 * groups; ++n) {
+          own[n / 2 * 32 + Values::element(n % 2, at.g, 0)] = o[n][i][j];
+          own[n / 2 * 32 + Values::element(n % 2, at.g, 1)] = o[n][i][j + 2];
+        }
+        if (at.warp == 0 && at.g == 0 && at.slice == 0) {
+          float l = sums[c];
+          for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
+          to[shape.dv] = -exponent[i][j];
+          to[shape.dv + 1] = l;
         }
       }
-      shape.partial(partials, row, head + n, item.y)[d] = sum;
-    }
-  }
-};
-
-/// Folds a row's chunks, ascending. Item: (head, row); one thread per output element.
-struct CudaAttendFold {
-  static constexpr unsigned block_threads = 128;
-
-  CudaAttendShape shape;
-  const float* partials;
-  float* out;  ///< [rows][n_heads][dv]
-
-  __device__ void block(const Item& item) const {
-    float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dv;
-    const AttendSpan span = shape.span(item.y);
-    if (span.hi <= span.lo) {
-      for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) y[d] = 0.0F;
-      return;
-    }
-    const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
-    const std::size_t first = span.lo / size;
-    const std::size_t last = (span.hi - 1) / size;
-    const float* const at = shape.partial(const_cast<float*>(partials), item.y, item.x, 0);
-    const std::size_t stride = shape.dv + 2;
-    float top = -INFINITY;
-    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[c * stride + shape.dv]);
-    for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) {
-      float l = 0.0F;
-      float o = 0.0F;
-      for (std::size_t c = first; c <= last; ++c) {
-        const float* const part = at + c * stride;
-        const float w = part[shape.dv] == top ? 1.0F : exp2f(part[shape.dv] - top);
-        l = __fmaf_rn(part[shape.dv + 1], w, l);
-        o = __fmaf_rn(part[d], w, o);
-      }
-      y[d] = o / l;
     }
   }
 };

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memra/cuda/append.cuh>
 #include <memra/cuda/argmax.cuh>
-#include <memra/cuda/attend.cuh>
+#include <memra/cuda/attend_launch.cuh>
 #include <memra/cuda/conv.cuh>
 #include <memra/cuda/device.hpp>
 #include <memra/cuda/draft.cuh>
@@ -22,50 +22,11 @@
 
 namespace memra {
 
-namespace detail {
-
-/// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them.
-template <Format KF, Format VF, bool Split, unsigned Queries, unsigned Quads, class D>
-Status cuda_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-  const std::size_t group = a.n_heads / kv.n_kv_heads;
-  const std::size_t groups = (group + Queries - 1) / Queries;
-  CudaAttendShape shape{};
-  shape.n_heads = a.n_heads;
-  shape.n_kv_heads = kv.n_kv_heads;
-  shape.dk = kv.head_dim_k;
-  shape.dv = kv.head_dim_v;
-  shape.window = kv.window;
-  shape.base = kv.k.base > kv.v.base ? kv.k.base : kv.v.base;
-  const std::size_t k_end = kv.k.base + kv.k.phys_rows();
-  const std::size_t v_end = kv.v.base + kv.v.phys_rows();
-  shape.end = k_end < v_end ? k_end : v_end;
-  shape.most_chunks = attend_most_chunks(kv.n_kv_heads);
-  shape.pos_d = kv.at.pos_d;
-  auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
-  for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
-    const std::size_t rows = kv.at.rows - row < attend_block_rows ? kv.at.rows - row : attend_block_rows;
-    // No row of this pass can have more chunks of the smallest size than this; a row far back has larger ones.
-    const std::size_t reach = (kv.at.pos_bound + row + rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
-    shape.first_row = row;
-    const Grid grid{rows * groups, reach < shape.most_chunks ? reach : shape.most_chunks, kv.n_kv_heads};
-    // Scores come out in units of log2: the weights are powers of two.
-    const CudaAttend<KF, VF, Split, Queries, Quads> split{shape, PortableSource(kv.k),  PortableSource(kv.v),
-                                                          a.q,   a.scale * 1.44269504F, partials};
-    if (Status s = launch(dev, "attend", grid, split); !s) return s;
-    if (Status s = launch(dev, "attend_fold", Grid{a.n_heads, rows, 1}, CudaAttendFold{shape, partials, a.out}); !s) {
-      return s;
-    }
-  }
-  return {};
-}
-
-}  // namespace detail
-
 /// The kernel set behind ops_for of a CudaDev and of wrappers of one.
 ///
 /// Tuned kernels where the shape has one, the portable ones otherwise; which of them is a function of formats, layouts
-/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend of the
-/// pairs below, which is of its own numeric class (see attend.cuh).
+/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend,
+/// whose kernels are of numeric classes of their own (see attend.cuh and attend_any.cuh).
 struct CudaKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
@@ -76,30 +37,7 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool fits = kv.head_dim_k % 32 == 0 && kv.head_dim_v % 32 == 0 && kv.head_dim_v <= 256 && !kv.v_in_k &&
-                      !kv.k.ring && kv.k.shape.layout == kv.v.shape.layout && aligned(kv.k.data, 16) &&
-                      aligned(kv.v.data, 16);
-    const Format k = kv.k.shape.format;
-    const Format v = kv.v.shape.format;
-    const bool split = kv.k.shape.layout == Layout::split;
-    if (fits && k == Format::q8_0 && v == Format::q5_1) {
-      return split ? attend_as<Format::q8_0, Format::q5_1, true>(dev, kv, a, ws)
-                   : attend_as<Format::q8_0, Format::q5_1, false>(dev, kv, a, ws);
-    }
-    if (fits && k == Format::q8_0 && v == Format::q8_0 && split) {
-      return attend_as<Format::q8_0, Format::q8_0, true>(dev, kv, a, ws);
-    }
-    if (fits && k == Format::q4_0 && v == Format::q4_0 && split) {
-      return attend_as<Format::q4_0, Format::q4_0, true>(dev, kv, a, ws);
-    }
-    if (fits && k == Format::f16 && v == Format::f16) return attend_as<Format::f16, Format::f16, true>(dev, kv, a, ws);
-    if (fits && k == Format::bf16 && v == Format::bf16) {
-      return attend_as<Format::bf16, Format::bf16, true>(dev, kv, a, ws);
-    }
-    if (fits && k == Format::fp8_e4m3 && v == Format::fp8_e4m3) {
-      return attend_as<Format::fp8_e4m3, Format::fp8_e4m3, true>(dev, kv, a, ws);
-    }
-    return PortableKernels::attend(dev, kv, a, ws);
+    return detail::cuda_attend(dev, kv, a, ws);
   }
 
   template <class D>
@@ -151,21 +89,6 @@ struct CudaKernels : PortableKernels {
   }
 
  private:
-  static bool aligned(const std::byte* p, std::size_t n) noexcept {
-    return reinterpret_cast<std::uintptr_t>(p) % n == 0;
-  }
-
-  template <Format KF, Format VF, bool Split, class D>
-  static Status attend_as(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool few = a.n_heads / kv.n_kv_heads <= 4;
-    if (kv.head_dim_v <= 128) {
-      return few ? detail::cuda_attend<KF, VF, Split, 4, 1>(dev, kv, a, ws)
-                 : detail::cuda_attend<KF, VF, Split, 8, 1>(dev, kv, a, ws);
-    }
-    return few ? detail::cuda_attend<KF, VF, Split, 4, 2>(dev, kv, a, ws)
-               : detail::cuda_attend<KF, VF, Split, 8, 2>(dev, kv, a, ws);
-  }
-
   template <unsigned Taps, class D>
   static Status conv_as(D& dev, const RecurView& r, const ConvArgs& a) noexcept {
     const detail::CudaConv<Taps> body(r, a);

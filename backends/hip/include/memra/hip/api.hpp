@@ -98,6 +98,21 @@ struct HipApi {
   static Error trim_pool(Pool pool, std::size_t keep) noexcept {
     return hipMemPoolTrimTo(pool, keep);
   }
+  /// Lets device `other` reach what the pool has and will have; devices are closed to each other at first.
+  static Error open_pool(Pool pool, int other) noexcept {
+    hipMemAccessDesc access{};
+    access.location.type = hipMemLocationTypeDevice;
+    access.location.id = other;
+    access.flags = hipMemAccessFlagsProtReadWrite;
+    return hipMemPoolSetAccess(pool, &access, 1);
+  }
+  /// Whether the hardware lets device `other` reach memory of device `ordinal`.
+  static Error can_reach(bool* yes, int other, int ordinal) noexcept {
+    int can = 0;
+    const Error e = hipDeviceCanAccessPeer(&can, other, ordinal);
+    *yes = e == ok && can != 0;
+    return e;
+  }
   static Error allocate(void** p, std::size_t n, Pool pool, Stream s) noexcept {
     return hipMallocFromPoolAsync(p, n, pool, s);
   }

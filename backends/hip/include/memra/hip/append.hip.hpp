@@ -27,26 +27,23 @@ struct HipAppend {
   std::size_t capacity;
   std::size_t rows;
   bool words[2];  ///< parts may be stored four bytes at a time
+  bool latent;    ///< there is no plane of V
 
-  HipAppend(const PortableTarget& k, const PortableTarget& v, const float* k_in, const float* v_in,
-            const StepPos& at) noexcept
-      : plane{k, v},
+  HipAppend(const KvWriteView& kv, const float* k_in, const float* v_in) noexcept
+      : plane{PortableTarget(kv.k), PortableTarget(kv.v)},
         in{k_in, v_in},
-        pos_d(at.pos_d),
-        capacity(at.capacity),
-        rows(at.rows),
-        words{in_words(k), in_words(v)} {}
+        pos_d(kv.at.pos_d),
+        capacity(kv.at.capacity),
+        rows(kv.at.rows),
+        words{in_words(plane[0]), in_words(plane[1])},
+        latent(kv.v_in_k) {}
 
   Grid grid() const noexcept {
     const std::size_t widest = plane[0].width > plane[1].width ? plane[0].width : plane[1].width;
-    return {(widest / 4 + block_threads - 1) / block_threads, rows, 2};
+    return {(widest / 4 + block_threads - 1) / block_threads, rows, latent ? 1U : 2U};
   }
 
-  static bool fits(const PortableTarget& k, const PortableTarget& v, const float* a, const float* b,
-                   std::size_t rows) noexcept {
-    const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-    return stores(k) && stores(v) && k.width % 32 == 0 && v.width % 32 == 0 && bits % 16 == 0 && rows <= 65535;
-  }
+  bool fits() const noexcept { return rows <= 65535 && takes(0) && (latent || takes(1)); }
 
   /// Item: (256 times four elements, row, 0 for K or 1 for V).
   __device__ void block(const Item& item) const {
@@ -90,9 +87,11 @@ struct HipAppend {
 
  private:
   /// Blocks of every format are an even number of bytes; rows of formats without blocks are stored up to 16 at a time.
-  static bool stores(const PortableTarget& p) noexcept {
+  bool takes(unsigned i) const noexcept {
+    const PortableTarget& p = plane[i];
     const bool blocks = p.format == Format::q8_0 || p.format == Format::q5_1 || p.format == Format::q4_0;
-    return reinterpret_cast<std::uintptr_t>(p.first.quants) % (blocks ? 2 : 16) == 0;
+    return p.width % 32 == 0 && reinterpret_cast<std::uintptr_t>(in[i]) % 16 == 0 &&
+           reinterpret_cast<std::uintptr_t>(p.first.quants) % (blocks ? 2 : 16) == 0;
   }
 
   static bool in_words(const PortableTarget& p) noexcept {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/half.hpp>
+#include <memra/detail/kv_range.hpp>
 #include <memra/detail/portable_attend.hpp>
 #include <memra/detail/portable_plane.hpp>
 #include <memra/hip/attend_grid.hip.hpp>
@@ -25,19 +26,17 @@ namespace memra::detail {
 
 /// What both kernels know.
 struct HipAttendShape {
-  std::size_t n_heads;
-  std::size_t n_kv_heads;
-  std::size_t dim;
-  std::size_t window;
-  std::size_t base;  ///< stream rows [base, end) are in both planes
-  std::size_t end;
-  std::size_t first_row;  ///< of the call, that grid row 0 stands for
-  std::size_t most_chunks;
-  const std::int32_t* pos_d;
+  KvRange range;
+  std::size_t n_heads = 0;
+  std::size_t n_kv_heads = 0;
+  std::size_t dim = 0;
+  std::size_t first_row = 0;  ///< of the call, that grid row 0 stands for
+  std::size_t most_chunks = 0;
+  const std::int32_t* pos_d = nullptr;
 
-  __device__ HipAttendSpan span(std::size_t row) const {
-    return HipAttendSpan::of(*pos_d, first_row + row, window, base, end);
-  }
+  explicit HipAttendShape(const KvReadView& kv) noexcept : range(kv) {}
+
+  __device__ KvRange::Rows span(std::size_t row) const { return range.seen(*pos_d, first_row + row); }
   /// Partial result of one (row, head, chunk): dim sums, then maximum and sum of weights.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
     return all + ((row * n_heads + head) * most_chunks + chunk) * (dim + 2);
@@ -80,13 +79,15 @@ struct HipAttend {
     const std::size_t first = item.x % groups * queries;  // within the group
     const auto present = static_cast<unsigned>(group - first < queries ? group - first : queries);
     const std::size_t head = item.z * group + first;
-    const HipAttendSpan span = shape.span(row);
+    const KvRange::Rows span = shape.span(row);
     if (span.hi <= span.lo) return;
-    const std::size_t size = hip_attend_chunk(span.hi, shape.most_chunks);
+    const auto seen_lo = static_cast<std::size_t>(span.lo);
+    const auto seen_hi = static_cast<std::size_t>(span.hi);
+    const std::size_t size = hip_attend_chunk(seen_hi, shape.most_chunks);
     const std::size_t chunk_lo = item.y * size;
-    if (chunk_lo >= span.hi || chunk_lo + size <= span.lo) return;
-    const std::size_t lo = chunk_lo > span.lo ? chunk_lo : span.lo;
-    const std::size_t hi = chunk_lo + size < span.hi ? chunk_lo + size : span.hi;
+    if (chunk_lo >= seen_hi || chunk_lo + size <= seen_lo) return;
+    const std::size_t lo = chunk_lo > seen_lo ? chunk_lo : seen_lo;
+    const std::size_t hi = chunk_lo + size < seen_hi ? chunk_lo + size : seen_hi;
 
     const unsigned lane = threadIdx.x % row_lanes;
     const unsigned team = threadIdx.x / row_lanes;
@@ -118,11 +119,11 @@ struct HipAttend {
   }
 
  private:
-  /// Blocks are addressed by number, elements without blocks by themselves.
+  /// Blocks are addressed by number, elements without blocks by themselves. `row` may be past the end of a ring.
   template <class Piece>
-  static __device__ void load(Piece& piece, const PortableSource& plane, std::size_t key, std::size_t element) {
-    piece.load(plane.at(key - plane.base, Piece::has_scale ? element / 32 : element),
-               static_cast<unsigned>(element % 32));
+  static __device__ void load(Piece& piece, const PortableSource& plane, std::size_t row, std::size_t element) {
+    if (plane.ring && row >= plane.rows) row -= plane.rows;
+    piece.load(plane.at(row, Piece::has_scale ? element / 32 : element), static_cast<unsigned>(element % 32));
   }
 
   /// Keys [key, key + keys) that are in [lo, hi).
@@ -132,13 +133,16 @@ struct HipAttend {
     K ks[keys];
     V vs[keys];
     bool seen[keys];
+    const std::size_t least = key < lo ? lo : key;
+    const std::size_t k_row = k.phys(least);
+    const std::size_t v_row = v.phys(least);
 #pragma unroll
     for (unsigned j = 0; j < keys; ++j) {
       seen[j] = key + j >= lo && key + j < hi;
       // Of a key that is not seen the bytes are those of one that is, and unused.
-      const std::size_t there = key + j < lo ? lo : key + j < hi ? key + j : hi - 1;
-      load(ks[j], k, there, element);
-      load(vs[j], v, there, element);
+      const std::size_t further = (key + j < lo ? lo : key + j < hi ? key + j : hi - 1) - least;
+      load(ks[j], k, k_row + further, element);
+      load(vs[j], v, v_row + further, element);
     }
     float p[keys][queries];
 #pragma unroll
@@ -250,14 +254,14 @@ struct HipAttendFold {
 
   __device__ void block(const Item& item) const {
     float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dim;
-    const HipAttendSpan span = shape.span(item.y);
+    const KvRange::Rows span = shape.span(item.y);
     if (span.hi <= span.lo) {
       for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) y[d] = 0.0F;
       return;
     }
-    const std::size_t size = hip_attend_chunk(span.hi, shape.most_chunks);
-    const std::size_t first = span.lo / size;
-    const std::size_t last = (span.hi - 1) / size;
+    const std::size_t size = hip_attend_chunk(static_cast<std::size_t>(span.hi), shape.most_chunks);
+    const std::size_t first = static_cast<std::size_t>(span.lo) / size;
+    const std::size_t last = static_cast<std::size_t>(span.hi - 1) / size;
     const float* const at = shape.partial(partials, item.y, item.x, 0);
     const std::size_t stride = shape.dim + 2;
     float top = f32_from_bits(f32_minus_inf_bits);

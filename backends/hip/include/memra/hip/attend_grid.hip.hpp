@@ -19,22 +19,4 @@ MEMRA_HD constexpr std::size_t hip_attend_chunk(std::size_t hi, std::size_t most
   return size;
 }
 
-/// Stream rows that one row of a call sees.
-struct HipAttendSpan {
-  std::size_t lo = 0;
-  std::size_t hi = 0;  ///< <= lo: none
-
-  /// @param base, end  stream rows that both planes hold
-  MEMRA_HD static HipAttendSpan of(std::int32_t pos, std::size_t row, std::size_t window, std::size_t base,
-                                   std::size_t end) noexcept {
-    HipAttendSpan s;
-    if (pos < 0) return s;
-    const std::size_t own = static_cast<std::size_t>(pos) + row + 1;
-    s.hi = own < end ? own : end;
-    const std::size_t first = window == 0 || window >= own ? 0 : own - window;
-    s.lo = first > base ? first : base;
-    return s;
-  }
-};
-
 }  // namespace memra::detail

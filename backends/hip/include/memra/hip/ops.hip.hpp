@@ -36,15 +36,10 @@ template <Format KF, Format VF, bool Split, unsigned Dim, class D>
 Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
   using Body = HipAttend<KF, VF, Split, Dim>;
   const std::size_t groups = (a.n_heads / kv.n_kv_heads + Body::queries - 1) / Body::queries;
-  HipAttendShape shape{};
+  HipAttendShape shape(kv);
   shape.n_heads = a.n_heads;
   shape.n_kv_heads = kv.n_kv_heads;
   shape.dim = Dim;
-  shape.window = kv.window;
-  shape.base = kv.k.base > kv.v.base ? kv.k.base : kv.v.base;
-  const std::size_t k_end = kv.k.base + kv.k.phys_rows();
-  const std::size_t v_end = kv.v.base + kv.v.phys_rows();
-  shape.end = k_end < v_end ? k_end : v_end;
   shape.most_chunks = attend_most_chunks(kv.n_kv_heads);
   shape.pos_d = kv.at.pos_d;
   auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
@@ -75,17 +70,15 @@ Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Works
 struct HipKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
-    const detail::PortableTarget kt(kv.k);
-    const detail::PortableTarget vt(kv.v);
-    if (kv.v_in_k || !detail::HipAppend::fits(kt, vt, k, v, kv.at.rows)) return PortableKernels::append(dev, kv, k, v);
-    const detail::HipAppend body(kt, vt, k, v, kv.at);
+    const detail::HipAppend body(kv, k, v);
+    if (!body.fits()) return PortableKernels::append(dev, kv, k, v);
     return launch(dev, "append", body.grid(), body);
   }
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool fits = !kv.v_in_k && !kv.k.ring && kv.head_dim_k == kv.head_dim_v &&
-                      kv.k.shape.layout == kv.v.shape.layout && aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
+    const bool fits = kv.head_dim_k == kv.head_dim_v && !kv.v_in_k && kv.k.shape.layout == kv.v.shape.layout &&
+                      aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
     const Format k = kv.k.shape.format;
     const Format v = kv.v.shape.format;
     const bool split = kv.k.shape.layout == Layout::split;

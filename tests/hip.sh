@@ -1,0 +1,86 @@
+#!/bin/sh
+# sh tests/hip.sh [--build-only]
+# The HIP backend on a machine with an AMD GPU: builds every suite for it (rocminfo names it, or MEMRA_HIP_ARCH) and runs
+# them. Without one, or with --build-only: compiles and links everything with hipcc for gfx90a, gfx940 and gfx1030, the
+# device code of what newer compilers know with clang++-19, and looks at the assembly of all. Says what it skips.
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 2
+out=$root/build/hip
+mkdir -p "$out"
+failed=0
+include="-Iinclude -Ibackends/hip/include -Itests -Iexamples"
+hipcc=$(command -v hipcc || echo /opt/rocm/bin/hipcc)
+[ -x "$hipcc" ] || { echo "SKIPPED: no hipcc here"; exit 77; }
+
+# build TARGET: every program for one GPU, in $out/TARGET.
+build() {
+  to=$out/$1
+  mkdir -p "$to"
+  flags="-x hip -std=c++20 -O2 -Wall -Wextra --offload-arch=$1 $include"
+  jobs=
+  for source in tests/hip/tuned.cpp tests/gpu/ops_bits.cu tests/gpu/conformance.cu tests/gpu/graph.cu tests/gpu/lost.cu \
+    tests/gpu/large.cu tests/gpu/property.cu tests/gpu/engine.cu; do
+    name=$(basename "$source")
+    # shellcheck disable=SC2086
+    "$hipcc" $flags -DMEMRA_TEST_HIP -DMEMRA_TEST_FIXTURES='"tests/fixtures"' -c $source -o "$to/${name%.*}.o" &
+    jobs="$jobs $!"
+    # As many at a time as there are processors.
+    [ "$(echo "$jobs" | wc -w)" -lt "$(nproc)" ] || { for job in $jobs; do wait "$job" || return 1; done; jobs=; }
+  done
+  # shellcheck disable=SC2086
+  "$hipcc" $flags -DMEMRA_SPEC_DECODE_HIP -DMEMRA_DEFAULT_MODEL='"tests/fixtures/tiny"' -c examples/spec_decode.cpp \
+    -o "$to/spec_decode.obj" || return 1
+  for source in tests/gpu/device.cpp tests/hip/absent.cpp; do
+    # shellcheck disable=SC2086
+    g++ -std=c++20 -O1 -DMEMRA_TEST_HIP -D__HIP_PLATFORM_AMD__ $include -c $source -o "$to/$(basename $source .cpp).o" || return 1
+  done
+  g++ -std=c++20 -O0 -Itests -c tests/support/main.cpp -o "$to/main.o" || return 1
+  for job in $jobs; do wait "$job" || return 1; done
+  catch=
+  if echo '#include <catch2/catch_all.hpp>' | g++ -E -x c++ - >/dev/null 2>&1; then catch="-lCatch2Main -lCatch2"; fi
+  # shellcheck disable=SC2086
+  "$hipcc" --offload-arch="$1" "$to"/*.o -o "$to/memra_hip_tests" $catch &&
+    "$hipcc" --offload-arch="$1" "$to/spec_decode.obj" -o "$to/spec_decode"
+}
+isa() { # TARGET COMPILER...
+  # shellcheck disable=SC2086
+  sh tests/hip/isa.sh "$out/isa" "$@" -std=c++20 -O2 -w $include 2>"$out/isa.$1.log" || { failed=1; cat "$out/isa.$1.log"; }
+}
+
+arch=${MEMRA_HIP_ARCH:-$(rocminfo 2>/dev/null | grep -o 'gfx[1-9][0-9a-f]*' | head -1)}
+if [ "${1-}" = --build-only ] || [ -z "$arch" ]; then
+  [ -n "$arch" ] || echo "no AMD GPU here: everything is compiled, nothing but the check for a GPU is run"
+  for target in gfx90a gfx940 gfx1030; do
+    if build $target; then echo "built and linked for $target"; else failed=1; echo "FAILED: build for $target"; fi
+    isa $target "$hipcc" -x hip --offload-arch=$target --cuda-device-only
+  done
+  "$out/gfx90a/memra_hip_tests" "[absent]" || failed=1
+  if command -v clang++-19 >/dev/null; then
+    # Releases of rocPRIM before 6 do not know these: the library goes without it.
+    for target in gfx906 gfx908 gfx942 gfx1100 gfx1201; do
+      isa $target clang++-19 -x hip --offload-device-only -nogpulib --offload-arch=$target -D__HIP_PLATFORM_AMD__ \
+        -DMEMRA_HIP_WITHOUT_ROCPRIM
+    done
+  else
+    echo "SKIPPED: gfx942, gfx1100 and gfx1201 need clang++-19"
+  fi
+  exit $failed
+fi
+
+build "$arch" || exit 1
+run() {
+  if timeout 300 "$@" >"$out/log" 2>&1; then
+    echo "ok      $* $(grep -hE 'All tests passed' "$out/log")"
+  else
+    failed=1
+    echo "FAILED  $*"
+    tail -30 "$out/log"
+  fi
+  grep -hE '^(attend:|plain|speculative|verdict)' "$out/log"
+}
+for tag in device cache conformance ops tuned graph large property engine; do run "$out/$arch/memra_hip_tests" "[$tag]"; done
+for kv in q8_0/q5_1 f16/f16; do
+  run "$out/$arch/spec_decode" --device hip --tokens 200 --model tests/fixtures/tiny --kv $kv
+done
+exit $failed
