@@ -211,7 +211,8 @@ std::vector<Property> cache_properties() {
                    }
                  }});
   out.push_back({"C6 rings that wrap go back as far as they hold a window, and no further", [](Report& r) {
-                   for (const auto& cfg : {memra_test::kinds_model(), memra_test::ring_model()}) {
+                   const std::vector<memra::ModelConfig> cfgs{memra_test::kinds_model(), memra_test::ring_model()};
+                   for (const auto& cfg : cfgs) {
                      Made<Make> made, other;
                      memra::HostDev host;
                      auto cache = memra::check(Cache::create(made.dev(), cfg, 160));

@@ -214,7 +214,8 @@ memra::Status write_by_copies(Dev& dev, const memra::RecurView& w, const memra::
                               const Tokens& tokens) {
   Bytes conv(memra_test::stand_in::conv_bytes(spec));
   Bytes ssm(memra_test::stand_in::ssm_bytes(spec));
-  const std::array both{std::pair{&conv, w.conv_state().data()}, std::pair{&ssm, w.plane_state(0).data()}};
+  const std::array<std::pair<Bytes*, std::byte*>, 2> both{
+      {{&conv, w.conv_state().data()}, {&ssm, w.plane_state(0).data()}}};
   for (const auto& [host, at] : both) {
     if (auto s = dev.download(host->data(), at, host->size()); !s) return s;
   }

@@ -184,7 +184,8 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
         if (!w) return w.status();
         std::vector<std::byte> conv(conv_bytes(r));
         std::vector<std::byte> ssm(ssm_bytes(r));
-        const std::array places{std::pair{&conv, w->conv_state().data()}, std::pair{&ssm, w->plane_state(0).data()}};
+        const std::array<std::pair<std::vector<std::byte>*, std::byte*>, 2> places{
+            {{&conv, w->conv_state().data()}, {&ssm, w->plane_state(0).data()}}};
         for (auto [host, at] : places) {
           if (auto s = dev.download(host->data(), at, host->size()); !s) return s;
         }
@@ -332,8 +333,9 @@ Image image(const memra::Cache<Dev>& cache) {
         out.parts.push_back(stand_in::read_rows(dev, layer.v, first, out.len));
       } else {
         const auto layer = *cache.recur(il, recurrent++);
-        for (const auto& [at, n] :
-             std::array{std::pair{layer.conv_data, layer.conv_bytes()}, std::pair{layer.ssm_data, layer.ssm_bytes()}}) {
+        const std::array<std::pair<const std::byte*, std::size_t>, 2> places{
+            {{layer.conv_data, layer.conv_bytes()}, {layer.ssm_data, layer.ssm_bytes()}}};
+        for (const auto& [at, n] : places) {
           out.parts.emplace_back(n);
           memra::check(dev.download(out.parts.back().data(), at, n));
         }
