@@ -8,7 +8,7 @@
 #define __device__
 #define __global__
 #define __shared__ static
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 
 #define threadIdx (hip_on_host::here().thread)
 #define blockIdx (hip_on_host::here().block)
