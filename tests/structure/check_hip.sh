@@ -38,7 +38,7 @@ forbid wave-size 'warpSize|AMDGCN_WAVEFRONT|wavefrontsize|threadIdx\.x *[%/&] *\
 
 # The two Api structs offer the same names.
 names() {
-  sed 's,//.*,,' "$1" | grep -oE '^  (using [A-Za-z]+|static [A-Za-z_:*& ]+[ *&][a-z_]+\(|static constexpr Error [a-z]+|struct [A-Z][a-z]+)' |
+  sed 's,//.*,,; /^ private:/q' "$1" | grep -oE '^  (using [A-Za-z]+|static [A-Za-z_:*& ]+[ *&][a-z_]+\(|static constexpr Error [a-z]+|struct [A-Z][a-z]+)' |
     sed 's/.*[ *&]\([A-Za-z_]*\)(*$/\1/' | LC_ALL=C sort -u
 }
 names backends/cuda/include/memra/cuda/api.hpp >"$work/cuda"

@@ -132,6 +132,10 @@ inline hipError_t hipHostFree(void* p) {
 inline hipError_t hipMemcpyAsync(void* dst, const void* src, std::size_t n, hipMemcpyKind kind, hipStream_t s) {
   return cudaMemcpyAsync(dst, src, n, kind, s);
 }
+inline hipError_t hipMemcpy2DAsync(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch,
+                                   std::size_t width, std::size_t height, hipMemcpyKind kind, hipStream_t s) {
+  return cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, width, height, kind, s);
+}
 inline hipError_t hipMemcpyPeerAsync(void* dst, int to, const void* src, int from, std::size_t n, hipStream_t s) {
   return cudaMemcpyPeerAsync(dst, to, src, from, n, s);
 }

@@ -257,6 +257,15 @@ inline hipError_t hipMemcpyAsync(void* dst, const void* src, std::size_t n, hipM
   }
   return hip_on_host::enqueue(s, [=] { std::memcpy(dst, src, n); });
 }
+inline hipError_t hipMemcpy2DAsync(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch,
+                                   std::size_t width, std::size_t height, hipMemcpyKind /*kind*/, hipStream_t s) {
+  if (dst_pitch < width || src_pitch < width) return hip_on_host::answer(hipErrorInvalidValue);
+  return hip_on_host::enqueue(s, [=] {
+    for (std::size_t i = 0; i < height; ++i) {
+      std::memcpy(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch, width);
+    }
+  });
+}
 inline hipError_t hipMemcpyPeerAsync(void* dst, int to, const void* src, int from, std::size_t n, hipStream_t s) {
   if (to < 0 || to >= hip_on_host::n_devices || from < 0 || from >= hip_on_host::n_devices) {
     return hip_on_host::answer(hipErrorInvalidDevice);

@@ -129,6 +129,12 @@ struct HipApi {
   static Error copy(void* dst, const void* src, std::size_t n, Stream s) noexcept {
     return hipMemcpyAsync(dst, src, n, hipMemcpyDeviceToDevice, s);
   }
+  /// Optional in an Api: `rows` pieces of `n` bytes, each `pitch` bytes behind the one before it.
+  static constexpr std::size_t longest_pitch = 0x7fffffff;  // hipDeviceAttributeMaxPitch of every device so far
+  static Error copy_strided(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t n,
+                            std::size_t rows, Stream s) noexcept {
+    return hipMemcpy2DAsync(dst, dst_pitch, src, src_pitch, n, rows, hipMemcpyDeviceToDevice, s);
+  }
   static Error copy_in(void* dst, const void* host, std::size_t n, Stream s) noexcept {
     return hipMemcpyAsync(dst, host, n, hipMemcpyHostToDevice, s);
   }
