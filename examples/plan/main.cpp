@@ -69,6 +69,11 @@ int main(int argc, char** argv) {
   app.add_flag("--verify", f.verify, "allocates the plan on the host and compares; exit status 1 if it differs");
   try {
     app.parse(argc, argv);
+    for (const CLI::Option* given : app.get_options()) {  // --fit "$UNSET" is a mistake, not the default
+      for (const std::string& value : given->results()) {
+        if (value.empty()) planner::refuse(given->get_name() + " is ''; expected a value");
+      }
+    }
     return run(f);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help

@@ -169,6 +169,14 @@ TEST_CASE("Mamba: Jamba, Granite-4-H, Nemotron-H with its MLPs, Falcon-H1 beside
   granite.u("granitehybrid.embedding_length", 4096);
   ssm(granite, "granitehybrid", 8192, 128, 1, 128);
   require_totals(read(granite), kv(8, 128), 0, 0, 3 * state(8192 + 2 * 128, 8192 * 128));
+  // Granite-4-Micro, which has attention in every layer, is written by the same hand.
+  for (const char* arch : {"granite", "granitemoe", "granitehybrid"}) {
+    const std::string a = arch;
+    Writer dense = begin(a, 3, 40);
+    dense.list(a + ".attention.head_count_kv", gguf::i32, 4, {8, 8, 8}).u(a + ".embedding_length", 2560);
+    ssm(dense, a, 5120, 128, 1, 256);
+    require_totals(read(dense), 3 * kv(8, 64), 0, 0, 0);
+  }
   Writer nemotron = begin("nemotron_h_moe", 5, 32);
   nemotron.list("nemotron_h_moe.attention.head_count_kv", gguf::i32, 4, {0, 0, 0, 2, 0});
   nemotron.list("nemotron_h_moe.feed_forward_length", gguf::i32, 4, {0, 1856, 0, 0, 1856});

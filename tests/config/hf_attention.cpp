@@ -175,3 +175,57 @@ TEST_CASE("MiniMax-M2 and GLM-4.5: all attention, and blocks past the trunk") {
     "num_attention_heads":96,"num_key_value_heads":8,"head_dim":128,"num_nextn_predict_layers":1})"),
                  92 * kv(8, 128), kv(8, 128), 0, 0);
 }
+
+TEST_CASE("num_key_value_heads: absent is the family's default, null is one for every query head") {
+  struct Case {
+    const char* type;
+    std::size_t kv_heads;
+    std::size_t head_dim;  // of 64 heads and a hidden_size of 4096
+  };
+  constexpr std::array<Case, 12> cases = {{{"llama", 64, 64},
+                                           {"mistral", 8, 64},
+                                           {"mixtral", 8, 64},
+                                           {"ministral3", 8, 128},
+                                           {"qwen2", 32, 64},
+                                           {"qwen3", 32, 128},
+                                           {"qwen3_moe", 4, 64},
+                                           {"qwen3_vl_moe", 16, 64},
+                                           {"gpt_oss", 8, 64},
+                                           {"glm4", 2, 128},
+                                           {"glm4_moe", 8, 64},
+                                           {"minimax_m2", 8, 128}}};
+  for (const Case& c : cases) {
+    const std::string head = R"({"hidden_size":4096,"num_hidden_layers":2,"num_attention_heads":64,
+      "sliding_window":null,"model_type":")" +
+                             std::string(c.type) + "\"";
+    INFO(c.type);
+    require_totals(model(head + "}"), 2 * kv(c.kv_heads, c.head_dim), 0, 0, 0);
+    require_totals(model(head + R"(,"num_key_value_heads":null})"), 2 * kv(64, c.head_dim), 0, 0, 0);
+  }
+}
+
+TEST_CASE("Pixtral-12B: a nested file leaves out what equals the family's default") {
+  require_totals(model(R"({"model_type":"llava","text_config":{"model_type":"mistral","hidden_size":5120,"head_dim":128,
+    "num_hidden_layers":40,"num_key_value_heads":8,"sliding_window":null,"max_position_embeddings":1024000}})"),
+                 40 * kv(8, 128), 0, 0, 0);
+}
+
+TEST_CASE("Ministral-8B: a list says which layers have the window") {
+  require_rings(model(R"({"model_type":"ministral","hidden_size":4096,"num_hidden_layers":4,"num_attention_heads":32,
+    "num_key_value_heads":8,"head_dim":128,"sliding_window":32768,"layer_types":["full_attention","sliding_attention",
+    "sliding_attention","sliding_attention"]})"),
+                kv(8, 128), 3 * kv(8, 128), 32768);
+}
+
+TEST_CASE("Gemma-4-12B: the unified model's window is 1024 where the file is silent") {
+  require_rings(model(R"({"model_type":"gemma4_unified","text_config":{"model_type":"gemma4_unified_text",
+    "num_hidden_layers":12,"num_attention_heads":16,"num_key_value_heads":8}})"),
+                2 * kv(8, 512), 10 * kv(8, 256), 1024);
+}
+
+TEST_CASE("two lengths of context: the first is what the model was made for, neither is a size of its state") {
+  const std::string head = R"({"model_type":"llama","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
+    "model_max_length":1048576)";
+  REQUIRE(model(head + "}").max_positions == 1048576);
+  REQUIRE(model(head + R"(,"max_position_embeddings":8192})").max_positions == 8192);
+}

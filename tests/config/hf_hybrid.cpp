@@ -163,7 +163,7 @@ TEST_CASE("hybrids without a recurrent layer may still describe one") {
     "num_key_value_heads":2,"mamba_num_heads":32,"ssm_state_size":128,"hybrid_override_pattern":"*-"})"),
                  kv(2, 128), 0, 0, 0);
   require_totals(model(R"({"model_type":"lfm2","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
-    "full_attn_idxs":[1],"layer_types":["conv","full_attention"]})"),
+    "num_key_value_heads":4,"full_attn_idxs":[1],"layer_types":["conv","full_attention"]})"),
                  kv(4, 64), 0, 0, 4 * 256 * 2);  // two spellings that agree
 }
 
@@ -221,4 +221,44 @@ TEST_CASE("MiniMax-M1: lightning attention keeps a square per head and no convol
     "num_key_value_heads":8,"head_dim":128,"sliding_window":null,"attn_type_list":[)" +
                        list + "]}");
   require_totals(m, 10 * kv(8, 128), 0, 0, 70 * 4 * 64 * 128 * 128);
+}
+
+TEST_CASE("the first files of MiniMax-M2 have the older model_type: all attention, and blocks past the trunk") {
+  require_totals(model(R"({"model_type":"minimax","hidden_size":3072,"num_hidden_layers":4,"num_attention_heads":48,
+    "num_key_value_heads":8,"head_dim":128,"attn_type_list":[1,1,1,1],"use_mtp":true,"num_mtp_modules":3,
+    "mtp_transformer_layers":1})"),
+                 4 * kv(8, 128), 3 * kv(8, 128), 0, 0);
+}
+
+TEST_CASE("hybrids without num_key_value_heads: the family's default") {
+  const std::string delta = R"("num_attention_heads":16,"head_dim":256,"num_hidden_layers":1,
+    "layer_types":["full_attention"]})";
+  require_totals(model(R"({"model_type":"qwen3_next",)" + delta), kv(2, 256), 0, 0, 0);
+  require_totals(model(R"({"model_type":"qwen3_5_text",)" + delta), kv(4, 256), 0, 0, 0);
+  require_totals(model(R"({"model_type":"qwen3_5_moe_text",)" + delta), kv(2, 256), 0, 0, 0);
+  const std::string wide = R"("num_attention_heads":32,"hidden_size":2048,"num_hidden_layers":1)";
+  require_totals(model(R"({"model_type":"jamba","attn_layer_period":1,"attn_layer_offset":0,)" + wide + "}"), kv(8, 64),
+                 0, 0, 0);
+  require_totals(model(R"({"model_type":"lfm2","full_attn_idxs":[0],)" + wide + "}"), kv(8, 64), 0, 0, 0);
+  require_totals(model(R"({"model_type":"minimax","attn_type_list":[1],)" + wide + "}"), kv(8, 64), 0, 0, 0);
+  require_totals(model(R"({"model_type":"bamba","attn_layer_indices":[0],)" + wide + "}"), kv(8, 64), 0, 0, 0);
+  require_totals(model(R"({"model_type":"granitemoehybrid","layer_types":["attention"],)" + wide + "}"), kv(32, 64), 0,
+                 0, 0);
+  require_totals(model(R"({"model_type":"nemotron_h","hybrid_override_pattern":"*",)" + wide + "}"), kv(8, 128), 0, 0,
+                 0);
+  require_totals(
+      model(R"({"model_type":"nemotron_h","num_key_value_heads":null,"hybrid_override_pattern":"*",)" + wide + "}"),
+      kv(32, 128), 0, 0, 0);
+}
+
+TEST_CASE("Falcon-H1: mamba_d_ssm null is expand * hidden_size, absent is the family's 1024") {
+  const auto file = [](const char* d_ssm, int heads) {
+    return model(R"({"model_type":"falcon_h1","hidden_size":2048,"num_hidden_layers":1,"num_attention_heads":8,
+      "num_key_value_heads":2,"head_dim":64,"mamba_d_head":64,"mamba_n_groups":1,"mamba_d_state":128,"mamba_d_conv":4,
+      "mamba_expand":2)" +
+                 std::string(d_ssm) + ",\"mamba_n_heads\":" + std::to_string(heads) + "}");
+  };
+  require_totals(file(R"(,"mamba_d_ssm":1536)", 24), kv(2, 64), 0, 0, state(1536 + 2 * 128, 1536 * 128));
+  require_totals(file(R"(,"mamba_d_ssm":null)", 64), kv(2, 64), 0, 0, state(4096 + 2 * 128, 4096 * 128));
+  require_totals(file("", 16), kv(2, 64), 0, 0, state(1024 + 2 * 128, 1024 * 128));
 }

@@ -55,9 +55,9 @@ TEST_CASE("the model_type") {
   says(refusal("{}"), "field model_type is missing; expected a string");
   says(refusal(R"({"model_type":12})"), "field model_type is 12; expected a string");
   says(refusal(R"({"model_type":"bert"})"),
-       "field model_type is 'bert'; expected one of the 54 in hf_families, from llama to nemotron_h");
+       "field model_type is 'bert'; expected one of the 56 in hf_families, from llama to nemotron_h");
   says(refusal("{\"model_type\":\"be\\u0007t\"}"),
-       "field model_type is 'be?t'; expected one of the 54 in hf_families, from llama to nemotron_h");
+       "field model_type is 'be?t'; expected one of the 56 in hf_families, from llama to nemotron_h");
   says(refusal(R"({"model_type":"deepseek_v4","compress_ratios":[0,4,128]})"),
        "field model_type is 'deepseek_v4': its compress_ratios keep one row for several tokens, a kind of state this "
        "library does not have");
@@ -114,7 +114,7 @@ TEST_CASE("layer lists: shorter or longer than the layers, other names, other ty
   says(with(qwen(), "layer_types", R"(["full_attention","full_attention",1,"full_attention"])").substr(0, 43),
        "field layer_types holds 1; expected one of ");
   const json nemotron = json::parse(R"({"model_type":"nemotron_h","num_hidden_layers":4,"num_attention_heads":4,
-    "mamba_num_heads":4,"mamba_head_dim":64,"n_groups":2,"ssm_state_size":64,"conv_kernel":4})");
+    "num_key_value_heads":4,"mamba_num_heads":4,"mamba_head_dim":64,"n_groups":2,"ssm_state_size":64,"conv_kernel":4})");
   REQUIRE(with(nemotron, "hybrid_override_pattern", "\"M*-E\"").empty());
   says(with(nemotron, "hybrid_override_pattern", "\"M*-\""),
        "field hybrid_override_pattern has 3 letters; expected num_hidden_layers = 4");
@@ -122,7 +122,7 @@ TEST_CASE("layer lists: shorter or longer than the layers, other names, other ty
        "field hybrid_override_pattern holds 'A' at layer 3; expected one of M, *, -, E");
   says(with(nemotron, "hybrid_override_pattern", "-"), "field hybrid_override_pattern is missing; expected a string");
   const json lfm = json::parse(R"({"model_type":"lfm2","num_hidden_layers":4,"num_attention_heads":4,
-    "hidden_size":256})");
+    "num_key_value_heads":4,"hidden_size":256})");
   says(refusal(lfm.dump()),
        "field layer_types is missing; expected full_attention or conv for every layer, or full_attn_idxs");
   says(with(lfm, "full_attn_idxs", "[1,4]"), "field full_attn_idxs holds 4; expected layers from 0 to 3");
@@ -130,7 +130,7 @@ TEST_CASE("layer lists: shorter or longer than the layers, other names, other ty
   says(with(lfm, "full_attn_idxs", "[-1]"), "field full_attn_idxs holds -1; expected layers from 0 to 3");
   says(with(lfm, "full_attn_idxs", "{}"), "field full_attn_idxs is an object; expected a list of layers");
   says(refusal(R"({"model_type":"minimax_m1","num_hidden_layers":2,"num_attention_heads":2,"head_dim":64,
-    "attn_type_list":[0,2]})"),
+    "num_key_value_heads":2,"attn_type_list":[0,2]})"),
        "field attn_type_list holds 2; expected 0 or 1 for every layer");
 }
 
@@ -161,9 +161,9 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
   REQUIRE(refusal(mimo + "128}").empty());
   says(refusal(mimo + "256}"), "field sliding_window_size is 256 and sliding_window is 128; expected one value");
   says(refusal(R"({"model_type":"lfm2","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
-    "full_attn_idxs":[0],"layer_types":["conv","full_attention"]})"),
+    "num_key_value_heads":4,"full_attn_idxs":[0],"layer_types":["conv","full_attention"]})"),
        "field full_attn_idxs and layer_types name different layers; expected them to agree");
-  says(refusal(R"({"model_type":"nemotron_h","num_hidden_layers":2,"num_attention_heads":4,
+  says(refusal(R"({"model_type":"nemotron_h","num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,
     "hybrid_override_pattern":"*-","layers_block_type":["mlp","attention"]})"),
        "field hybrid_override_pattern and layers_block_type name different layers; expected them to agree");
   const json llama = json::parse(R"({"model_type":"llama","hidden_size":256,"num_hidden_layers":2,
@@ -185,10 +185,10 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
        "field num_kv_shared_layers is 4: layer 0 borrows from the last layer of its kind before layer 0, and there is "
        "none");
   says(refusal(R"({"model_type":"falcon_h1","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
-    "mamba_d_ssm":256,"mamba_n_heads":4,"mamba_d_head":32,"mamba_n_groups":1,"mamba_d_state":16,"mamba_d_conv":4})"),
+    "num_key_value_heads":4,"mamba_d_ssm":256,"mamba_n_heads":4,"mamba_d_head":32,"mamba_n_groups":1,"mamba_d_state":16,"mamba_d_conv":4})"),
        "field mamba_n_heads * mamba_d_head is 4 * 32; expected a width of 256");
   says(refusal(R"({"model_type":"jamba","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,
-    "attn_layer_period":4,"attn_layer_offset":4})"),
+    "num_key_value_heads":4,"attn_layer_period":4,"attn_layer_offset":4})"),
        "field attn_layer_offset is 4; expected less than attn_layer_period = 4");
   says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
     "block_configs":[{"attention":{"n_heads_in_group":3}}]})"),
@@ -196,6 +196,15 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
   says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
     "block_configs":[{"attention":{"n_heads_in_group":4,"window_length":64}}]})"),
        "field block_configs[0].attention.window_length is 64; expected null");
+  says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
+    "block_configs":[{"attention":{"n_heads_in_group":4,"mamba":{"state_dim":128}}}]})"),
+       "field block_configs[0].attention.mamba is an object; expected null");
+  says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
+    "block_configs":[{"attention":{"n_heads_in_group":4,"llama4":{"attention_chunk_size":64}}}]})"),
+       "field block_configs[0].attention.llama4 is an object; expected null");
+  says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
+    "block_configs":[{"attention":{"n_heads_in_group":4},"parallel_blocks":[{}]}]})"),
+       "field block_configs[0].parallel_blocks is a list; expected null");
   says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
     "block_configs":[{}]})"),
        "field block_configs[0].attention is missing; expected an object");

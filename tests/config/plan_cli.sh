@@ -172,6 +172,10 @@ bad gguf_cut 'the file ends|could be there' "$work/cut.gguf"
 
 # --- the user's mistakes ---
 bad no_model 'model is required'
+for flag in ctx kv rows strategy stages devices sequences state conv ring-slack draft fit svg; do
+  bad "empty $flag" "$flag is ''; expected a value" "$qwen" "--$flag" ''
+done
+bad empty_model "model is ''; expected a value" ''
 bad missing 'cannot read .*: No such file' "$work/absent.json"
 : >"$work/empty.json"
 bad empty 'is empty; expected a config.json or a GGUF file' "$work/empty.json"

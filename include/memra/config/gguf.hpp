@@ -29,6 +29,7 @@ class GgufLayers {
       : f_(&f), family_(&family), s_(&s), out_(&out) {}
 
   void read() {
+    know_other();
     n_all_ = f_->size("block_count", 1, most_layers);
     n_mtp_ = f_->size("nextn_predict_layers", 0, most_layers, 0);
     if (n_mtp_ >= n_all_) {
@@ -60,6 +61,27 @@ class GgufLayers {
   }
 
  private:
+  /// A model all of whose layers attend may still describe the state that its kin keep.
+  void know_other() {
+    switch (family_->other) {
+      case GgufOther::nothing:
+        break;
+      case GgufOther::kda:
+        f_->has("kda.head_dim");
+        break;
+      case GgufOther::short_conv:
+        f_->has("shortconv.l_cache");
+        break;
+      case GgufOther::delta:
+      case GgufOther::mamba1:
+      case GgufOther::mamba2:
+      case GgufOther::mamba2_or_mlp:
+      case GgufOther::mamba2_beside:
+        f_->has("ssm.state_size");
+        break;
+    }
+  }
+
   /// An array of the trunk alone says nothing about the layers past it: they are like those of it that attend.
   std::vector<std::size_t> kv_heads() {
     std::vector<std::size_t> kv;

@@ -39,8 +39,8 @@ inline constexpr std::array<GgufFamily, 37> gguf_families = {{
     {"qwen3moe"},
     {"qwen3vl"},
     {"qwen3vlmoe"},
-    {"granite"},
-    {"granitemoe"},
+    {"granite", GgufOther::mamba2},  // Granite 4 without Mamba, written as its hybrids are
+    {"granitemoe", GgufOther::mamba2},
     {"glm4"},
     {"glm4moe"},
     {"nemotron"},

@@ -25,13 +25,18 @@ enum class HfReader : std::uint8_t {
   llama,
   mistral,
   mixtral,
+  ministral3,
+  glm4,
+  glm4_moe,
   qwen,
   qwen3,
   qwen_moe,
+  qwen_vl_moe,
   gemma2,
   gemma3,
   gemma3n,
   gemma4,
+  gemma4_unified,
   gpt_oss,
   llama4,
   attention_128,
@@ -40,9 +45,11 @@ enum class HfReader : std::uint8_t {
   mimo_v2,
   nas,
   qwen_hybrid,
+  qwen_hybrid_moe,
   kimi_linear,
   jamba,
   granite_hybrid,
+  bamba,
   falcon_h1,
   nemotron_h,
   lfm2,
@@ -55,29 +62,31 @@ struct HfFamily {
 };
 
 /// model_type, without a closing "_text", and how it is read.
-inline constexpr std::array<HfFamily, 54> hf_families = {{
+inline constexpr std::array<HfFamily, 56> hf_families = {{
     {"llama", HfReader::llama},
     {"mistral", HfReader::mistral},
-    {"ministral3", HfReader::mixtral},
+    {"ministral", HfReader::mistral},
+    {"ministral3", HfReader::ministral3},
     {"mixtral", HfReader::mixtral},
     {"qwen2", HfReader::qwen},
     {"qwen3", HfReader::qwen3},
     {"qwen3_moe", HfReader::qwen_moe},
     {"qwen3_vl", HfReader::qwen3},
-    {"qwen3_vl_moe", HfReader::qwen_moe},
-    {"qwen3_next", HfReader::qwen_hybrid},
+    {"qwen3_vl_moe", HfReader::qwen_vl_moe},
+    {"qwen3_next", HfReader::qwen_hybrid_moe},
     {"qwen3_5", HfReader::qwen_hybrid},
-    {"qwen3_5_moe", HfReader::qwen_hybrid},
+    {"qwen3_5_moe", HfReader::qwen_hybrid_moe},
     {"qwen3_6", HfReader::qwen_hybrid},
-    {"qwen3_6_moe", HfReader::qwen_hybrid},
+    {"qwen3_6_moe", HfReader::qwen_hybrid_moe},
     {"gemma2", HfReader::gemma2},
     {"gemma3", HfReader::gemma3},
     {"gemma3n", HfReader::gemma3n},
     {"gemma4", HfReader::gemma4},
+    {"gemma4_unified", HfReader::gemma4_unified},
     {"gpt_oss", HfReader::gpt_oss},
     {"llama4", HfReader::llama4},
-    {"glm4", HfReader::llama},
-    {"glm4_moe", HfReader::llama},
+    {"glm4", HfReader::glm4},
+    {"glm4_moe", HfReader::glm4_moe},
     {"granite", HfReader::llama},
     {"granitemoe", HfReader::llama},
     {"nemotron", HfReader::llama},
@@ -100,7 +109,7 @@ inline constexpr std::array<HfFamily, 54> hf_families = {{
     {"kimi_k3", HfReader::kimi_linear},
     {"jamba", HfReader::jamba},
     {"granitemoehybrid", HfReader::granite_hybrid},
-    {"bamba", HfReader::granite_hybrid},
+    {"bamba", HfReader::bamba},
     {"falcon_h1", HfReader::falcon_h1},
     {"nemotron_h", HfReader::nemotron_h},
     {"nemotron_h_moe", HfReader::nemotron_h},
@@ -160,15 +169,24 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
     case HfReader::llama:
       return read_attention(f, s, {}, out);
     case HfReader::mistral:
-      return read_attention(f, s, {.windows = Windows::all, .window = 4096}, out);
+      return read_attention(f, s, {.windows = Windows::all, .window = 4096, .n_heads = 32, .n_kv_heads = 8}, out);
     case HfReader::mixtral:
-      return read_attention(f, s, {.windows = Windows::all}, out);
+      return read_attention(f, s, {.windows = Windows::all, .n_kv_heads = 8}, out);
+    case HfReader::ministral3:
+      return read_attention(f, s, {.windows = Windows::all, .head_dim = 128, .n_kv_heads = 8}, out);
+    case HfReader::glm4:
+      return read_attention(f, s, {.head_dim = 128, .n_kv_heads = 2}, out);
+    case HfReader::glm4_moe:
+      return read_attention(f, s, {.n_kv_heads = 8}, out);
     case HfReader::qwen:
-      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096}, out);
+      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096, .n_kv_heads = 32}, out);
     case HfReader::qwen3:
-      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096, .head_dim = 128}, out);
+      return read_attention(f, s, {.windows = Windows::from_layer, .window = 4096, .head_dim = 128, .n_kv_heads = 32},
+                            out);
     case HfReader::qwen_moe:
-      return read_attention(f, s, {.windows = Windows::switched, .window = 4096}, out);
+      return read_attention(f, s, {.windows = Windows::switched, .window = 4096, .n_kv_heads = 4}, out);
+    case HfReader::qwen_vl_moe:
+      return read_attention(f, s, {.windows = Windows::switched, .window = 4096, .n_kv_heads = 16}, out);
     case HfReader::gemma2:
       return read_attention(
           f, s,
@@ -180,15 +198,20 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
           {.windows = Windows::pattern, .window = 4096, .interval = 6, .head_dim = 256, .n_heads = 8, .n_kv_heads = 4},
           out);
     case HfReader::gemma3n:
-      return read_gemma(f, s, false, out);
+      return read_gemma(f, s, false, 512, out);
     case HfReader::gemma4:
-      return read_gemma(f, s, true, out);
+      return read_gemma(f, s, true, 512, out);
+    case HfReader::gemma4_unified:
+      return read_gemma(f, s, true, 1024, out);
     case HfReader::gpt_oss:
-      return read_attention(f, s, {.windows = Windows::pattern, .window = 128, .interval = 2, .head_dim = 64}, out);
+      return read_attention(
+          f, s,
+          {.windows = Windows::pattern, .window = 128, .interval = 2, .head_dim = 64, .n_heads = 64, .n_kv_heads = 8},
+          out);
     case HfReader::llama4:
       return read_llama4(f, s, out);
     case HfReader::attention_128:
-      return read_attention(f, s, {.head_dim = 128}, out);
+      return read_attention(f, s, {.head_dim = 128, .n_kv_heads = 8}, out);
     case HfReader::latent:
       return read_latent(f, s, false, out);
     case HfReader::sparse_latent:
@@ -198,13 +221,17 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
     case HfReader::nas:
       return read_nas(f, s, out);
     case HfReader::qwen_hybrid:
-      return read_qwen_hybrid(f, s, out);
+      return read_qwen_hybrid(f, s, 4, out);
+    case HfReader::qwen_hybrid_moe:
+      return read_qwen_hybrid(f, s, 2, out);
     case HfReader::kimi_linear:
       return read_kimi_linear(f, s, out);
     case HfReader::jamba:
       return read_jamba(f, s, out);
     case HfReader::granite_hybrid:
-      return read_granite_hybrid(f, s, out);
+      return read_granite_hybrid(f, s, {}, out);
+    case HfReader::bamba:
+      return read_granite_hybrid(f, s, 8, out);
     case HfReader::falcon_h1:
       return read_falcon_h1(f, s, out);
     case HfReader::nemotron_h:
@@ -272,7 +299,9 @@ inline Result<Model> parse_hf_config(std::string_view text, const Storage& stora
   }
   detail::read_hf_layers(*reader, f, storage, m.state);
   m.state.n_vocab = f.size("vocab_size", 0, most_dim, 0);
-  m.max_positions = f.size({"max_position_embeddings", "model_max_length"}, 0, most_positions, 0);
+  // No size of a state: where both are there the first is what the model was made for.
+  const bool has_positions = f.has("max_position_embeddings");
+  m.max_positions = f.size(has_positions ? "max_position_embeddings" : "model_max_length", 0, most_positions, 0);
   for (const char* name : hf_state_fields) {
     if (f.was_read(name) || !f.says_something(name)) continue;
     f.fail(f.named(name) + " is " + Fields::shown(f.at(name)) + ", which " + in_quotes(m.family) +

@@ -44,12 +44,19 @@ inline std::size_t hf_head_dim(Fields& f, std::size_t n_heads, std::size_t famil
   return std::max<std::size_t>(hidden / n_heads, 1);
 }
 
-inline HfHeads hf_heads(Fields& f, std::size_t default_head_dim, std::optional<std::size_t> default_heads = {},
-                        std::optional<std::size_t> default_kv_heads = {}) {
+/// num_key_value_heads: absent means the family's default, null as many as query heads.
+inline std::size_t hf_kv_heads(Fields& f, std::size_t n_heads, std::optional<std::size_t> family_default) {
+  const bool as_heads = !family_default || f.is_null("num_key_value_heads");
+  return f.size("num_key_value_heads", 1, most_heads, as_heads ? n_heads : *family_default);
+}
+
+/// @param kv_heads  where num_key_value_heads is absent; nothing: as many as query heads
+inline HfHeads hf_heads(Fields& f, std::size_t default_head_dim, std::optional<std::size_t> kv_heads,
+                        std::optional<std::size_t> default_heads = {}) {
   HfHeads h;
   h.n_layers = hf_layers(f);
   h.n_heads = f.size({"num_attention_heads", "num_heads"}, 1, most_heads, default_heads);
-  h.n_kv_heads = f.size("num_key_value_heads", 1, most_heads, default_kv_heads.value_or(h.n_heads));
+  h.n_kv_heads = hf_kv_heads(f, h.n_heads, kv_heads);
   h.head_dim = hf_head_dim(f, h.n_heads, default_head_dim);
   check_groups(f, "num_attention_heads", h.n_heads, "num_key_value_heads", h.n_kv_heads);
   return h;
@@ -71,7 +78,7 @@ struct HfAttention {
   std::size_t interval = 0;  ///< where sliding_window_pattern is absent
   std::size_t head_dim = 0;  ///< where head_dim is absent; 0: hidden_size / num_attention_heads
   std::optional<std::size_t> n_heads = {};
-  std::optional<std::size_t> n_kv_heads = {};
+  std::optional<std::size_t> n_kv_heads = {};  ///< where num_key_value_heads is absent; nothing: as many as heads
   const char* window_name = "sliding_window";
 };
 
@@ -131,9 +138,15 @@ inline std::size_t hf_nextn(Fields& f) {
   return f.size({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}, 0, 64, 0);
 }
 
+/// MiniMax's count of the same.
+inline std::size_t hf_mtp_modules(Fields& f) {
+  if (!f.boolean("use_mtp", false)) return 0;
+  return f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
+}
+
 /// Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and 3, gpt-oss, GLM-4, MiniMax-M2 and others like them.
 inline void read_attention(Fields& f, const Storage& s, const HfAttention& family, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, family.head_dim, family.n_heads, family.n_kv_heads);
+  const HfHeads h = hf_heads(f, family.head_dim, family.n_kv_heads, family.n_heads);
   const HfWindows w = hf_windows(f, family, h.n_layers);
   for (const LayerKind kind : w.kinds) {
     const std::size_t window = kind == LayerKind::sliding ? w.window : 0;
@@ -144,16 +157,13 @@ inline void read_attention(Fields& f, const Storage& s, const HfAttention& famil
       if (kind == LayerKind::linear) f.fail("field attn_type_list holds 0; expected 1, attention, for every layer");
     }
   }
-  std::size_t n_mtp = hf_nextn(f);
-  if (f.boolean("use_mtp", false)) {
-    n_mtp += f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
-  }
-  add_mtp(out, n_mtp, full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
+  add_mtp(out, hf_nextn(f) + hf_mtp_modules(f),
+          full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
 }
 
 /// Llama 4: chunked layers see the tokens since their chunk began, so a ring of a chunk's rows holds all they need.
 inline void read_llama4(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 128, 40, 8);
+  const HfHeads h = hf_heads(f, 128, 8, 40);
   const bool null_chunk = f.is_null("attention_chunk_size");
   const std::size_t chunk = f.size("attention_chunk_size", 1, most_positions, null_chunk ? 0 : 8192);
   std::vector<LayerKind> kinds;
@@ -174,7 +184,7 @@ inline void read_llama4(Fields& f, const Storage& s, ModelConfig& out) {
 
 /// MiMo-V2: K wider than V, and sliding layers with heads of their own.
 inline void read_mimo_v2(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 192);
+  const HfHeads h = hf_heads(f, 192, 4);
   const std::size_t v_dim = f.size("v_head_dim", 1, most_head_dim, 128);
   const std::size_t window =
       f.size({"sliding_window", "sliding_window_size", "attention_chunk_size"}, 1, most_positions);
@@ -214,7 +224,15 @@ inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
     if (!block.is_object() || !block.contains("attention") || !block["attention"].is_object()) {
       return f.fail("field " + prefix + ".attention is missing; expected an object");
     }
+    const Json none;
+    const Json& parallel = block.contains("parallel_blocks") ? block["parallel_blocks"] : none;
+    if (!parallel.is_null()) {
+      return f.fail("field " + prefix + ".parallel_blocks is " + Fields::shown(parallel) + "; expected null");
+    }
     Fields a(block["attention"], f.what(), prefix + ".attention.");
+    for (const char* name : {"mamba", "llama4"}) {  // state of another kind, and chunks
+      if (a.says_something(name)) a.fail(a.named(name) + " is " + Fields::shown(a.at(name)) + "; expected null");
+    }
     const bool no_op = a.boolean("no_op", false);
     if (a.boolean("replace_with_linear", false) || no_op) {
       out.layers.push_back(no_state());

@@ -67,9 +67,10 @@ inline std::vector<GemmaHeads> gemma_heads(Fields& f, const HfHeads& h, const Hf
   return heads;
 }
 
-inline void read_gemma(Fields& f, const Storage& s, bool is_4, ModelConfig& out) {
-  const HfAttention family = {.windows = Windows::pattern, .window = 512, .interval = is_4 ? 6U : 5U};
-  const HfHeads h = hf_heads(f, 256, 8, is_4 ? 4 : 2);
+/// @param window  where sliding_window is absent
+inline void read_gemma(Fields& f, const Storage& s, bool is_4, std::size_t window, ModelConfig& out) {
+  const HfAttention family = {.windows = Windows::pattern, .window = window, .interval = is_4 ? 6U : 5U};
+  const HfHeads h = hf_heads(f, 256, is_4 ? 4 : 2, 8);
   const HfWindows w = hf_windows(f, family, h.n_layers);
   const std::size_t shared = f.size("num_kv_shared_layers", 0, h.n_layers, is_4 ? 0 : 15);
   const std::vector<GemmaHeads> heads = gemma_heads(f, h, w, is_4);
@@ -79,9 +80,9 @@ inline void read_gemma(Fields& f, const Storage& s, bool is_4, ModelConfig& out)
   if (!f.status().ok()) return;
   const std::size_t own = h.n_layers - shared;
   for (std::size_t il = 0; il < own; ++il) {
-    const std::size_t window = w.kinds[il] == LayerKind::sliding ? w.window : 0;
+    const std::size_t keys = w.kinds[il] == LayerKind::sliding ? w.window : 0;
     out.layers.push_back(
-        full_attention(attention(s, h.n_heads, heads[il].n_kv_heads, heads[il].head_dim, heads[il].head_dim, window)));
+        full_attention(attention(s, h.n_heads, heads[il].n_kv_heads, heads[il].head_dim, heads[il].head_dim, keys)));
   }
   for (std::size_t il = own; il < h.n_layers; ++il) {
     std::size_t donor = own;  // the last layer of the same kind that owns its K and V

@@ -9,6 +9,7 @@
 #include <memra/config/layer_list.hpp>
 #include <memra/config/model.hpp>
 #include <memra/model_config.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ inline bool any_of_kind(const std::vector<LayerKind>& kinds, LayerKind kind) {
 }
 
 /// Qwen3-Next, Qwen3.5 and 3.6. The value heads of a key head are neighbours.
-inline void read_qwen_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 256);
+/// @param kv_heads  where the file does not say
+inline void read_qwen_hybrid(Fields& f, const Storage& s, std::size_t kv_heads, ModelConfig& out) {
+  const HfHeads h = hf_heads(f, 256, kv_heads);
   if (f.boolean("use_sliding_window", false)) f.fail("field use_sliding_window is true; expected false");
   f.knows({"sliding_window", "linear_num_value_heads"});
   std::vector<LayerKind> kinds;
@@ -105,7 +107,7 @@ inline void read_kimi_linear(Fields& f, const Storage& s, ModelConfig& out) {
 
 /// Jamba: Mamba-1, with attention at attn_layer_offset of every attn_layer_period layers.
 inline void read_jamba(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0);
+  const HfHeads h = hf_heads(f, 0, 8);
   const std::size_t inner = f.size("mamba_expand", 1, 64, 2) * f.size("hidden_size", 1, most_dim);
   const std::size_t d_state = f.size("mamba_d_state", 1, most_head_dim, 16);
   const std::size_t d_conv = f.size("mamba_d_conv", 1, most_taps, 4);
@@ -146,8 +148,9 @@ inline RecurrentSpec hf_mamba2(Fields& f, std::size_t inner) {
 }
 
 /// Granite-4 hybrids, and Bamba, which lists its attention layers.
-inline void read_granite_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0);
+/// @param kv_heads  as in hf_heads
+inline void read_granite_hybrid(Fields& f, const Storage& s, std::optional<std::size_t> kv_heads, ModelConfig& out) {
+  const HfHeads h = hf_heads(f, 0, kv_heads);
   f.knows({"layer_types", "layers_block_type", "attn_layer_indices", "mamba_d_state"});
   std::vector<LayerKind> kinds;
   if (f.has("layer_types") || f.has("layers_block_type")) {
@@ -168,8 +171,9 @@ inline void read_granite_hybrid(Fields& f, const Storage& s, ModelConfig& out) {
 
 /// Falcon-H1: every layer has both.
 inline void read_falcon_h1(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0);
-  const std::size_t inner = f.size("mamba_d_ssm", 1, most_dim, 0);
+  const HfHeads h = hf_heads(f, 0, 8);
+  // Absent is not null: the family's default is a width of its own.
+  const std::size_t inner = f.size("mamba_d_ssm", 1, most_dim, f.is_null("mamba_d_ssm") ? 0 : 1024);
   LayerSpec both = hf_full(s, h);
   both.states.emplace_back(stored(s, hf_mamba2(f, inner)));
   out.layers.assign(h.n_layers, both);
@@ -193,7 +197,7 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
     kinds = pattern_kinds(f, "hybrid_override_pattern", stated, allowed);
   }
   const std::size_t n_heads = f.size("num_attention_heads", 1, most_heads);
-  const std::size_t kv = f.size("num_key_value_heads", 1, most_heads, n_heads);
+  const std::size_t kv = hf_kv_heads(f, n_heads, 8);
   const std::size_t dim = f.size({"head_dim", "attention_head_dim"}, 1, most_head_dim, 128);
   check_groups(f, "num_attention_heads", n_heads, "num_key_value_heads", kv);
   LayerSpec mamba;
@@ -225,7 +229,7 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
 
 /// LFM2: short convolutions over hidden_size channels, and attention.
 inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0);
+  const HfHeads h = hf_heads(f, 0, 8);
   const std::size_t hidden = f.size({"hidden_size", "conv_dim"}, 1, most_dim);
   const std::size_t taps = f.size("conv_L_cache", 1, most_taps, 3);
   std::vector<LayerKind> kinds;
@@ -242,9 +246,10 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
   add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, short_conv(hidden, taps))));
 }
 
-/// MiniMax-01 and M1: lightning attention keeps a square matrix per query head and no convolution.
+/// MiniMax-01 and M1: lightning attention keeps a square matrix per query head and no convolution. The first files of
+/// M2, all of whose layers are attention, have the same model_type.
 inline void read_minimax(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0);
+  const HfHeads h = hf_heads(f, 0, 8);
   std::vector<LayerKind> kinds;
   if (f.has("layer_types")) kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::linear});
   if (f.has("attn_type_list")) {
@@ -255,6 +260,7 @@ inline void read_minimax(Fields& f, const Storage& s, ModelConfig& out) {
     f.fail("field attn_type_list is missing; expected 0 (lightning) or 1 (attention) for every layer");
   }
   add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, lightning(h.n_heads, h.head_dim, h.head_dim))));
+  add_mtp(out, hf_mtp_modules(f), hf_full(s, h));
 }
 
 }  // namespace memra::config
