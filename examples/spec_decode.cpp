@@ -1,4 +1,9 @@
 // spec_decode: a hybrid model decodes a prompt speculatively and plainly on memra's state, and both outputs must agree.
+#if defined(MEMRA_SPEC_DECODE_HIP)  // the program spec_decode_hip: this file, read by a HIP compiler
+// First: what comes before it takes std::memcpy for the host's alone, and knows no threads.
+#include <memra/hip/ops.hip.hpp>
+#endif
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstddef>
@@ -25,8 +30,6 @@
 #include <vector>
 #if defined(MEMRA_SPEC_DECODE_CUDA)  // the program spec_decode_cuda: this file, read by nvcc
 #include <memra/cuda/ops.cuh>
-#elif defined(MEMRA_SPEC_DECODE_HIP)  // the program spec_decode_hip: this file, read by a HIP compiler
-#include <memra/hip/ops.hip.hpp>
 #endif
 
 namespace {
@@ -177,7 +180,8 @@ int run(const Flags& f, const CLI::App& app) {
   refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or cuda");
 #elif defined(MEMRA_SPEC_DECODE_HIP)
   if (f.device == "hip") {
-    return run_on<memra::HipDev>(f, app, [] { return memra::check(memra::HipDev::create()); });
+    return run_on<memra::HipDev>(f, app,
+                                 [](std::size_t, std::size_t) { return memra::check(memra::HipDev::create()); });
   }
   refuse("--device is " + tiny::in_quotes(f.device) + "; expected host or hip");
 #else

@@ -17,7 +17,8 @@ hipcc=$(command -v hipcc || echo /opt/rocm/bin/hipcc)
 build() {
   to=$out/$1
   mkdir -p "$to"
-  flags="-x hip -std=c++20 -O2 -Wall -Wextra --offload-arch=$1 $include"
+  # HIP's own header first: the engine's headers use std::memcpy and threads on the device.
+  flags="-x hip -include hip/hip_runtime.h -std=c++20 -O2 -Wall -Wextra --offload-arch=$1 $include"
   jobs=
   for source in tests/hip/tuned.cpp tests/gpu/ops_bits.cu tests/gpu/conformance.cu tests/gpu/graph.cu tests/gpu/lost.cu \
     tests/gpu/large.cu tests/gpu/property.cu tests/gpu/engine.cu; do
