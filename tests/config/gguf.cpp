@@ -146,6 +146,16 @@ TEST_CASE("latent attention: DeepSeek, GLM-5 with its indexer, Kimi's zeros") {
   glm.u("glm-dsa.rope.dimension_count", 64).u("glm-dsa.nextn_predict_layers", 1);
   glm.u("glm-dsa.attention.indexer.key_length", 128).u("glm-dsa.context_length", 202752);
   require_totals(read(glm), 78 * (q8(576) + q8(128)), q8(576) + q8(128), 0, 0);
+  const auto shared = [](const Numbers& own) {  // layers that take the choice of one before them keep no keys
+    Writer w = begin("glm-dsa", 5, 64);
+    w.u("glm-dsa.attention.head_count_kv", 1).u("glm-dsa.attention.kv_lora_rank", 512);
+    w.u("glm-dsa.rope.dimension_count", 64).u("glm-dsa.nextn_predict_layers", 1);
+    w.u("glm-dsa.attention.indexer.key_length", 128).u("glm-dsa.context_length", 1048576);
+    return w.list("glm-dsa.attention.indexer.types", gguf::boolean, 1, own);
+  };
+  require_totals(read(shared({1, 0, 0, 1})), 4 * q8(576) + 2 * q8(128), q8(576) + q8(128), 0, 0);
+  says(refused(shared({0, 1, 1, 1}).file()),
+       "key glm-dsa.attention.indexer.types holds 0 for layer 0; expected 1: there is none before it");
   Writer kimi = begin("kimi-linear", 27, 32);
   Numbers heads(27, 0);
   for (const std::size_t full : std::array<std::size_t, 7>{3, 7, 11, 15, 19, 23, 26}) heads[full] = 32;

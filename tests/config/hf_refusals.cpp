@@ -48,6 +48,10 @@ TEST_CASE("text that is no JSON object") {
   says(refusal("{} {}"), "it is not JSON at byte 4");
   says(refusal(R"({"model_type":"llama","model_type":"jamba"})"), "the key 'model_type' appears twice");
   says(refusal(std::string(100, '[')), "it is nested deeper than 64 levels");
+  // Nothing behind a zero byte goes unread.
+  const std::string whole = R"({"model_type":"llama","hidden_size":64,"num_hidden_layers":1,"num_attention_heads":1})";
+  REQUIRE(refusal(whole).empty());
+  says(refusal(whole + std::string(1, '\0') + "{}"), "it is not JSON at byte " + std::to_string(whole.size() + 1));
   says(refusal(R"({"text_config":7})"), "field text_config is 7; expected an object");
 }
 
@@ -121,6 +125,14 @@ TEST_CASE("layer lists: shorter or longer than the layers, other names, other ty
   says(with(nemotron, "hybrid_override_pattern", "\"M*-A\""),
        "field hybrid_override_pattern holds 'A' at layer 3; expected one of M, *, -, E");
   says(with(nemotron, "hybrid_override_pattern", "-"), "field hybrid_override_pattern is missing; expected a string");
+  const json blocks = json::parse(R"({"model_type":"nemotron_h","num_attention_heads":4,"num_key_value_heads":4,
+    "num_nextn_predict_layers":1,"layers_block_type":["attention"],"mtp_layers_block_type":["attention","moe"]})");
+  REQUIRE(refusal(blocks.dump()).empty());
+  for (const char* field : {"layers_block_type", "mtp_layers_block_type"}) {
+    const std::string name = std::string("field ") + field + " is ";
+    says(with(blocks, field, "[]"), name + "a list of 0; expected a list of 1 to 4096 layers");
+    says(with(blocks, field, "3"), name + "3; expected a list of 1 to 4096 layers");
+  }
   const json lfm = json::parse(R"({"model_type":"lfm2","num_hidden_layers":4,"num_attention_heads":4,
     "num_key_value_heads":4,"hidden_size":256})");
   says(refusal(lfm.dump()),
@@ -153,6 +165,19 @@ TEST_CASE("Kimi: layers counted from one, each in one of the lists") {
   says(refusal(j.dump()), "field linear_attn_config.num_heads is missing; expected a whole number");
   says(with(kimi(), "layer_types", R"(["full_attention","linear_attention","linear_attention","full_attention"])"),
        "field linear_attn_config.kda_layers and layer_types name different layers; expected them to agree");
+}
+
+TEST_CASE("the first layer has no indexer before it whose choice it could share") {
+  const json glm = json::parse(R"({"model_type":"glm_moe_dsa","num_hidden_layers":4,"num_attention_heads":4,
+    "kv_lora_rank":64,"qk_rope_head_dim":32,"index_head_dim":32,"index_skip_topk_offset":0})");
+  REQUIRE(with(glm, "index_topk_pattern", "\"FSSF\"").empty());
+  REQUIRE(with(glm, "index_topk_freq", "1").empty());
+  const std::string none =
+      "layer 0 takes the choice of an indexer before it, as indexer_types, index_topk_pattern or index_topk_freq say, "
+      "and there is none; expected one of its own";
+  says(with(glm, "index_topk_pattern", "\"SFFF\""), none);
+  says(with(glm, "indexer_types", R"(["shared","full","full","full"])"), none);
+  says(with(glm, "index_topk_freq", "3"), none);
 }
 
 TEST_CASE("fields that contradict each other, and fields that are not understood") {

@@ -190,6 +190,9 @@ class GgufLayers {
   bool has_index(std::size_t il) {
     if (f_->has("attention.indexer.types")) {
       const std::vector<bool> own = f_->flags("attention.indexer.types", n_trunk_, n_mtp_);
+      if (!own.empty() && !own.front()) {
+        f_->fail(f_->named("attention.indexer.types") + " holds 0 for layer 0; expected 1: there is none before it");
+      }
       return il >= n_trunk_ || (il < own.size() && own[il]);
     }
     if (family_->architecture == "glm-dsa" && f_->size("context_length", 0, most_positions, 0) >= 1048576) {

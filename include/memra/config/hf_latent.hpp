@@ -63,6 +63,11 @@ inline void read_latent(Fields& f, const Storage& s, bool indexed, ModelConfig& 
   if (indexed) {
     index_dim = f.size("index_head_dim", 1, most_head_dim);
     own = hf_indexers(f, n_layers);
+    if (f.status().ok() && !own.front()) {
+      f.fail(
+          "layer 0 takes the choice of an indexer before it, as indexer_types, index_topk_pattern or index_topk_freq "
+          "say, and there is none; expected one of its own");
+    }
   }
   if (f.has("layer_types")) named_kinds(f, "layer_types", n_layers, {LayerKind::full});
   const std::size_t n_mtp = hf_nextn(f);

@@ -188,7 +188,7 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   const auto allowed = {LayerKind::full, LayerKind::linear, LayerKind::none};
   if (f.has("layers_block_type") || f.has("layer_types")) {
     const char* name = f.has("layers_block_type") ? "layers_block_type" : "layer_types";
-    kinds = named_kinds(f, name, stated != 0 || !f.at(name).is_array() ? stated : f.at(name).size(), allowed);
+    kinds = stated != 0 ? named_kinds(f, name, stated, allowed) : counted_kinds(f, name, allowed);
     if (f.has("hybrid_override_pattern") && !kinds.empty()) {
       must_agree(f, "hybrid_override_pattern", pattern_kinds(f, "hybrid_override_pattern", kinds.size(), allowed), name,
                  kinds);
@@ -218,9 +218,7 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   if (f.has("mtp_hybrid_override_pattern")) {
     blocks = pattern_kinds(f, "mtp_hybrid_override_pattern", 0, {LayerKind::full, LayerKind::none});
   } else if (f.has("mtp_layers_block_type")) {
-    const Json& list = f.at("mtp_layers_block_type");
-    blocks =
-        named_kinds(f, "mtp_layers_block_type", list.is_array() ? list.size() : 0, {LayerKind::full, LayerKind::none});
+    blocks = counted_kinds(f, "mtp_layers_block_type", {LayerKind::full, LayerKind::none});
   }
   for (std::size_t i = 0; i < n_mtp; ++i) {
     for (const LayerKind kind : blocks) add_mtp(out, 1, kind == LayerKind::full ? full : no_state());

@@ -151,6 +151,9 @@ inline std::string with_quoted_literals(std::string_view text) {
 /// @param what  names the file in the sentence
 /// @return corrupt: not JSON, a duplicate key, too deep, too large, or not an object at the top
 inline Result<Json> parse_json(std::string_view text, const char* what, const JsonLimits& limits = {}) {
+  // The parser takes a zero byte for the end; what stands behind it would go unread.
+  const std::size_t zero = text.find('\0');
+  if (zero != std::string_view::npos) return refuse(what, "it is not JSON at byte " + std::to_string(zero + 1));
   detail::JsonBuilder builder(limits);
   const std::string strict = detail::with_quoted_literals(text);
   const bool ok = Json::sax_parse(strict.begin(), strict.end(), &builder);

@@ -109,6 +109,17 @@ inline std::vector<LayerKind> named_kinds(Fields& f, const char* name, std::size
   return kinds;
 }
 
+/// The same where the list itself says how many layers there are: 1 to most_layers.
+inline std::vector<LayerKind> counted_kinds(Fields& f, const char* name, std::initializer_list<LayerKind> allowed) {
+  const Json& list = f.at(name);
+  if (list.is_array() && !list.empty() && list.size() <= most_layers) {
+    return named_kinds(f, name, list.size(), allowed);
+  }
+  f.fail(f.named(name) + " is " + (list.is_array() ? "a list of " + std::to_string(list.size()) : Fields::shown(list)) +
+         "; expected a list of 1 to " + std::to_string(most_layers) + " layers");
+  return {};
+}
+
 /// A string with one letter per layer. `n` 0: as many layers as it has letters. Empty after a refusal.
 inline std::vector<LayerKind> pattern_kinds(Fields& f, const char* name, std::size_t n,
                                             std::initializer_list<LayerKind> allowed) {
