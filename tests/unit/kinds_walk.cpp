@@ -541,8 +541,8 @@ class Walk {
     REQUIRE(cache_->pos() == pos_);
     REQUIRE(cache_->len() == ids_.size());
     REQUIRE(wrong_row() == "");
-    if (!ids_.empty()) {  // red arm: a bit of the newest row
-      const auto kv = *cache_->kv(owned_[0].layer, owned_[0].nth);
+    const auto kv = *cache_->kv(owned_[0].layer, owned_[0].nth);
+    if (kv.first < ids_.size()) {  // red arm: a bit of the newest row
       const std::size_t at = kv.k.phys(ids_.size() - 1) * kv.k_row_bytes();
       auto& byte = const_cast<std::byte&>(kv.k.data[at + 3]);
       byte ^= std::byte{64};
