@@ -210,6 +210,10 @@ mutant 'kinds_cache:C6 accepted rows' 'a rollback looks at the window alone' $c 
   '"rollback", pos, pos'
 mutant kinds_cache:positions 'what the device wrote alone is forgotten' detail/round_state.hpp \
   'core.wrote(furthest, core.longest);' ''
+mutant 'kinds_cache:positions that only' 'every call counts as one of the device' $core 'if (anywhere) longest' 'longest'
+mutant 'kinds_cache:positions that only' 'no call of the device counts' $core 'if (anywhere) longest' 'if (false) longest'
+mutant 'kinds_cache:C6 rings go back' 'a ring is a row longer than it is' $core 'high > rows ? high - rows : 0' \
+  'high > rows ? high - rows - 1 : 0'
 mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
   'std::min(n, p.window - 2)'
 mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \
