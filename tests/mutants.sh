@@ -105,7 +105,6 @@ mutant cache_rollback:B23 'a restore writes into the snapshot' $c "$taken" \
   'state.data(), snap.state_[d].data(), state.bytes()); !s) return s; snap.state_[d].data()[0] ^= std::byte{1};'
 mutant cases:B25 'a snapshot goes into another layout' snapshot.hpp 'if (lineage_.get() == &lineage) return {};' \
   'return {};'
-mutant cases:B25 'a prefix holds second buffers' detail/prefix_io.hpp 'if (p.slab != SlabKind::extra)' 'if (true)'
 mutant cache_rollback:B26 'state goes through arithmetic' $c "$taken" \
   'state.data(), snap.state_[d].data(), state.bytes()); !s) return s; for (std::size_t z = 0; z < 6; ++z) reinterpret_cast<float*>(state.data() + 256)[z] += 0.0F;'
 mutant cache_rollback:B27 'checkpoints on a grid of two' $c 'snap.record_->pos = core_->pos;' \
@@ -125,12 +124,12 @@ mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at =
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
 mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'copy_runs(to.size(), to' \
   'copy_runs(row_pieces(core.plan, to), to'
-mutant 'cache_prefix:B37 export_prefix' 'planes of as many bytes are taken' detail/prefix_io.hpp \
-  'if (cfg.n_vocab == theirs.n_vocab &&' \
-  'if (plan(cfg, 8)->totals.total_bytes == plan(theirs, 8)->totals.total_bytes ||'
+mutant 'cache_prefix:B37 export_prefix' 'a layer of as many states is taken' detail/takes_state.hpp \
+  'if (a[il] == b[il]) continue;' 'if (a[il].states.size() == b[il].states.size()) continue;'
 mutant 'cache_prefix:B37 every pair' 'another row count is not looked at' detail/prefix_io.hpp \
   'from = state_pieces(prefix.plan_, n)' 'from = state_pieces(core.plan, n)'
-mutant cache_prefix:B38 'query heads refuse a restore' detail/prefix_io.hpp 'a.n_heads = 0;' ';'
+mutant cache_prefix:B38 'query heads refuse a restore' detail/takes_state.hpp 'a.n_heads = 0;' ';'
+mutant cache_prefix:B38 'a second buffer refuses a restore' detail/takes_state.hpp 'r.second_buffer = false;' ''
 mutant 'cache_prefix:B37 B40' 'rows are restored and not counted' $core 'pos = len = high = restored = n;' \
   'pos = high = restored = n;'
 mutant cases:B42 'a kept view reaches rows given up' $c 'if (Status s = c.store_pos(pos); !s) return s;' ''
@@ -211,6 +210,10 @@ mutant 'kinds_cache:C6 accepted rows' 'a rollback looks at the window alone' $c 
   '"rollback", pos, pos'
 mutant kinds_cache:positions 'what the device wrote alone is forgotten' detail/round_state.hpp \
   'core.wrote(furthest, core.longest);' ''
+mutant 'kinds_cache:positions that only' 'every call counts as one of the device' $core 'if (anywhere) longest' 'longest'
+mutant 'kinds_cache:positions that only' 'no call of the device counts' $core 'if (anywhere) longest' 'if (false) longest'
+mutant 'kinds_cache:C6 rings go back' 'a ring is a row longer than it is' $core 'high > rows ? high - rows : 0' \
+  'high > rows ? high - rows - 1 : 0'
 mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
   'std::min(n, p.window - 2)'
 mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \

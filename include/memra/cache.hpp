@@ -129,7 +129,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     Core& c = *core_;
     if (Status s = c.admit("begin_step", rows); !s) return s;
     if (Status s = detail::land(c); !s) return s;
-    c.open_step(rows, c.pos);
+    c.open_step(rows, c.pos, false);
     return Step<Dev>(c);
   }
 

@@ -56,6 +56,8 @@ struct HandoverHeader {
   static constexpr std::size_t prelude_bytes = 32;
   /// No header of a model that exists comes near; a length from outside is not believed beyond it.
   static constexpr std::size_t most_bytes = std::size_t{16} << 20;
+  /// Nor has a layer so many states. Who shares one looks for it among all of its donor's.
+  static constexpr std::size_t most_states = 64;
   static constexpr std::size_t least_message = std::size_t{4} << 10;
   static constexpr std::size_t most_message = std::size_t{1} << 30;
 
@@ -89,23 +91,40 @@ struct HandoverHeader {
   }
 };
 
-/// Sizes of all pieces of a state of this shape: trunk, logits, draft tail.
-/// @return bad_argument if the geometry has no plan or a size does not fit
-inline Result<std::vector<std::size_t>> handover_sizes(const ModelConfig& cfg, std::size_t pos, bool has_logits,
-                                                       const std::optional<HandoverTail>& tail) {
-  auto planned = plan(cfg, pos);
-  if (!planned) return planned.status();
+namespace detail {
+
+/// Pieces of a state of this shape: trunk, logits, draft tail. Counted, so that a shape which lies about its size costs
+/// nothing.
+inline CheckedSize handover_count(const ModelConfig& cfg, const Plan& plan, std::size_t pos, bool has_logits,
+                                  const std::optional<HandoverTail>& tail) noexcept {
+  const std::size_t logits = has_logits && cfg.n_vocab != 0 ? 1 : 0;
+  return CheckedSize(state_piece_count(plan, pos)) + logits + CheckedSize(2) * (tail ? tail->layers : 0);
+}
+
+inline Result<std::vector<std::size_t>> handover_sizes(const ModelConfig& cfg, const Plan& plan, std::size_t pos,
+                                                       bool has_logits, const std::optional<HandoverTail>& tail) {
   std::vector<std::size_t> sizes;
-  for (const detail::StatePiece& p : detail::state_pieces(*planned, pos)) sizes.push_back(p.bytes);
+  for (const StatePiece& p : state_pieces(plan, pos)) sizes.push_back(p.bytes);
   if (has_logits && cfg.n_vocab != 0) sizes.push_back(cfg.n_vocab * sizeof(float));
   if (tail) {
-    const detail::CheckedSize plane = detail::CheckedSize(tail->rows) * tail->row_bytes;
+    const CheckedSize plane = CheckedSize(tail->rows) * tail->row_bytes;
     if (!plane.valid() || !(plane * tail->layers * 2).valid()) {
       return Status::failure(ErrorKind::bad_argument, "handover", 0, 0, "the draft tail's size does not fit");
     }
     sizes.insert(sizes.end(), 2 * tail->layers, plane.value());
   }
   return sizes;
+}
+
+}  // namespace detail
+
+/// Sizes of all pieces of a state of this shape: trunk, logits, draft tail.
+/// @return bad_argument if the geometry has no plan or a size does not fit
+inline Result<std::vector<std::size_t>> handover_sizes(const ModelConfig& cfg, std::size_t pos, bool has_logits,
+                                                       const std::optional<HandoverTail>& tail) {
+  auto planned = plan(cfg, pos);
+  if (!planned) return planned.status();
+  return detail::handover_sizes(cfg, *planned, pos, has_logits, tail);
 }
 
 inline std::vector<std::byte> HandoverHeader::encode() const {
@@ -179,6 +198,10 @@ inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std:
   h.config.layers.resize(layers);
   for (std::size_t il = 0; il < layers && r.ok(); ++il) {
     const std::size_t states = r.count(r.u32(), 20);
+    if (states > most_states) {
+      return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "layer %zu has %zu states; expected at most %zu", il,
+                             states, most_states);
+    }
     for (std::size_t i = 0; i < states; ++i) {
       if (!detail::read_state(r, h.config.layers[il])) {
         return Status::failure(
@@ -215,13 +238,19 @@ inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std:
           "above its base");
     }
   }
-  // One piece per plane at least: a plan is only made of what the bytes at hand can describe.
-  const auto sizes = handover_sizes(h.config, h.pos, h.has_logits, h.tail);
-  if (!sizes) return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "no such state: %s", sizes.status().text());
-  if (sizes->size() != h.pieces.size()) {
+  // A plan is no larger than what describes it. The pieces of a ring may be: they are counted before they are made.
+  const auto none = [](const Status& why) {
+    return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "no such state: %s", why.text());
+  };
+  const auto planned = plan(h.config, h.pos);
+  if (!planned) return none(planned.status());
+  const detail::CheckedSize count = detail::handover_count(h.config, *planned, h.pos, h.has_logits, h.tail);
+  if (!count.valid() || count.value() != h.pieces.size()) {
     return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "%zu pieces; this state has %zu", h.pieces.size(),
-                           sizes->size());
+                           count.value());
   }
+  const auto sizes = detail::handover_sizes(h.config, *planned, h.pos, h.has_logits, h.tail);
+  if (!sizes) return none(sizes.status());
   for (std::size_t i = 0; i < sizes->size(); ++i) {
     if ((*sizes)[i] == h.pieces[i].bytes) continue;
     return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "piece %zu has %zu bytes; in this state it has %zu", i,

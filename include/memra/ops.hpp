@@ -146,7 +146,7 @@ class ops_for {
   /// round the ring stays and the raw inputs are kept.
   Status conv_update(const RecurView& r, const ConvArgs& a) const noexcept {
     if (r.rows == 0) return {};
-    if (!r.conv_state() || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
+    if ((r.d_conv > 1 && !r.conv_state()) || a.x == nullptr || a.weight == nullptr || a.y == nullptr) {
       return detail::bad_op("conv_update", "the conv state, x, weight or y is null; expected all of them");
     }
     if (r.d_conv == 0) return detail::bad_op("conv_update", "d_conv is 0; expected at least 1");

@@ -204,7 +204,8 @@ inline void add_planes(PlanBuilder& b, PlanePlan at, const RecurrentSpec& r, std
 }
 
 /// What attends: notes its geometry for the workspace, and what its planes grow by.
-inline void note_attention(Plan& plan, const StateSpec& state, const ModelConfig& cfg, std::size_t layer) {
+inline void note_attention(PlanBuilder& b, Plan& plan, const StateSpec& state, const ModelConfig& cfg,
+                           std::size_t layer) {
   std::visit(Overloaded{[&](const AttentionSpec& a) {
                           if (a.head_dim_v != 0) plan.attention.push_back(a);
                           const std::size_t row = row_bytes(a.k_format, a.n_kv_heads * a.head_dim_k) +
@@ -215,6 +216,7 @@ inline void note_attention(Plan& plan, const StateSpec& state, const ModelConfig
                             (mtp ? t.mtp_bytes_per_token : t.bytes_per_token) += row;
                           } else {
                             const std::size_t rows = ring_rows(a, plan.max_ctx);
+                            b.require(CheckedSize(t.ring_cap_bytes) + CheckedSize(row) * a.window);
                             t.ring_cap_bytes += row * a.window;
                             t.ring_slack_bytes += row * (rows - std::min(rows, a.window));
                           }
@@ -319,7 +321,7 @@ inline Result<Plan> plan(const ModelConfig& cfg, std::size_t max_ctx, const Plac
       const Status valid = std::visit([&](const auto& s) { return detail::check_spec(s, cfg, placement, il); }, spec);
       if (!valid) return valid;
       std::visit([&](const auto& s) { detail::add_planes(builder, at, s, max_ctx); }, spec);
-      detail::note_attention(p, spec, cfg, il);
+      detail::note_attention(builder, p, spec, cfg, il);
     }
   }
   if (Status s = detail::add_rounds(builder, p, cfg, rounds); !s) return s;

@@ -181,7 +181,7 @@ class Round {
       if (Status s = detail::land(c); !s) return s;
       if (Status s = detail::copy_replay(c, false); !s) return c.noted(s);
     }
-    return start(c, rows, c.bound(), by);
+    return start(c, rows, c.bound(), c.ahead, by);
   }
 
   static Result<Round> begin_on_device(Core& c, std::size_t rows, Strategy by) noexcept {
@@ -193,11 +193,11 @@ class Round {
     }
     if (Status s = c.at_rest(call); !s) return s;
     if (Status s = c.admit_on_device(call, rows); !s) return s;
-    return start(c, rows, c.plan.max_ctx, by);
+    return start(c, rows, c.plan.max_ctx, true, by);
   }
 
-  static Round start(Core& c, std::size_t rows, std::size_t bound, Strategy by) noexcept {
-    c.open_step(rows, bound);
+  static Round start(Core& c, std::size_t rows, std::size_t bound, bool anywhere, Strategy by) noexcept {
+    c.open_step(rows, bound, anywhere);
     c.round_id = c.step_id;
     c.round_by = by;
     return Round(c, by);

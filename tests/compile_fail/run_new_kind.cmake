@@ -49,7 +49,7 @@ if(status EQUAL 0)
 endif()
 # What it is in a layer, its checks and planes, its rows for the workspace, its component, what a prefix of it means, its
 # form on the wire.
-foreach(header IN ITEMS model_config.hpp plan.hpp detail/build_core.hpp detail/prefix_io.hpp handover_header.hpp)
+foreach(header IN ITEMS model_config.hpp plan.hpp detail/build_core.hpp detail/takes_state.hpp handover_header.hpp)
   # Where a compiler stands in our code when a visitor lacks an overload; not the lines that say who included whom.
   if(NOT said MATCHES "memra/${header}:[0-9]+:[0-9]+: +(error|required from|note: in instantiation)")
     message(NOTICE "${said}")

@@ -235,14 +235,19 @@ TEST_CASE("H5 a state of another kind is refused by name before anything is allo
   refused([](Target& x) { x.tag = tag_of(2); }, bad, "another fingerprint");
   refused([](Target& x) { x.tag.numeric_class = 3; }, bad, "numeric class 0, this receiver continues in 3");
   refused([](Target& x) { x.max_ctx = handed_rows - 1; }, bad, "the stream has 9 rows, max_ctx is 8");
-  refused([&](Target& x) { attention(x).k_format = Format::q4_0; }, bad, "the stream holds layer 1 as q8_0/blocks");
-  refused([&](Target& x) { attention(x).v_layout = Layout::split; }, bad, "this model layer 1 as q5_1/split");
-  refused([&](Target& x) { attention(x).n_kv_heads = attention(x).n_heads = 1; }, bad, "of 64 elements");
-  refused([&](Target& x) { attention(x).window = 7; }, bad, "other heads, windows or vocabulary");
-  refused([&](Target& x) { recurrent(x).d_conv = 3; }, bad, "plane 0");
-  refused([&](Target& x) { recurrent(x).map.mode = memra::KeyHeadMode::interleaved; }, bad, "other heads");
-  refused([](Target& x) { x.config.n_vocab = 17; }, bad, "vocabulary");
-  refused([](Target& x) { x.config.layers.pop_back(), x.fence = {0, x.config.layers.size()}; }, bad, "planes");
+  refused([&](Target& x) { attention(x).k_format = Format::q4_0; }, bad,
+          "layer 1, state 0: the stream has k_format q8_0");
+  refused([&](Target& x) { attention(x).v_layout = Layout::split; }, bad, "v_layout blocks, this model split");
+  refused([&](Target& x) { attention(x).n_kv_heads = attention(x).n_heads = 1; }, bad, "n_kv_heads 2, this model 1");
+  refused([&](Target& x) { attention(x).window = 7; }, bad, "window 0, this model 7");
+  refused([&](Target& x) { recurrent(x).d_conv = 3; }, bad, "d_conv 4, this model 3");
+  refused([&](Target& x) { recurrent(x).map.mode = memra::KeyHeadMode::interleaved; }, bad, "map.mode");
+  refused([](Target& x) { x.config.n_vocab = 17; }, bad, "n_vocab 16, this model 17");
+  refused(
+      [](Target& x) {
+        x.config.layers.pop_back(), x.fence = {0, x.config.layers.size()};
+      },
+      bad, "a layer count of");
   refused([](Target& x) { x.draft.reset(); }, bad, "this receiver no drafter");
   refused([](Target& x) { x.draft->n_layer = 3; }, bad, "draft tail has 2 layers");
   refused([](Target& x) { x.draft->head_dim = 8; }, bad, "this drafter 2, at most 7 of 64");

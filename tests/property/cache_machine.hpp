@@ -235,7 +235,6 @@ class CacheMachine {
     step_.emplace(*std::move(step));
     open_ = true;
     spoiled_ = false;
-    longest_ = std::max(longest_, n);
     wrote(pos_, n);
     choose_tokens(n, branch);
     if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
@@ -685,7 +684,7 @@ class CacheMachine {
   Tokens rows_;  ///< what attention holds; [0, pos_) is fed for good
   std::size_t pos_ = 0;
   std::size_t high_ = 0;      ///< rows at or beyond were never written
-  std::size_t longest_ = 0;   ///< most rows of a step
+  std::size_t longest_ = 0;   ///< most rows of a step on the device
   std::size_t restored_ = 0;  ///< a prefix brought the rows up to here
   bool tainted_ = false;
   bool open_ = false;

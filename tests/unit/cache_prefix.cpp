@@ -177,38 +177,39 @@ TEST_CASE("B37 export_prefix refuses position 0; from_prefix refuses one by one,
   {
     auto other = cfg;
     other.layers.pop_back();
-    refused(other, 16, "planes");
+    refused(other, 16, "a layer count of 8, this model 7");
   }
   {
     auto other = cfg;
     std::swap(other.layers[0], other.layers[1]);
-    refused(other, 16, "plane 0");
+    refused(other, 16, "layer 0, state 0: the prefix has a state of kind recurrent, this model attention");
   }
   const auto with_attention = [&](auto change, const char* words) {
     auto other = cfg;
     change(std::get<memra::AttentionSpec>(other.layers[1].states[0]));
     refused(other, 16, words);
   };
-  with_attention([](auto& a) { a.k_format = Format::f16; }, "q8_0/blocks");
-  with_attention([](auto& a) { a.v_format = Format::q4_0; }, "q5_1/blocks");
-  with_attention([](auto& a) { a.v_layout = Layout::split; }, "q5_1/split");
-  with_attention([](auto& a) { a.head_dim_v = 64; }, "of 128");
+  with_attention([](auto& a) { a.k_format = Format::f16; }, "k_format q8_0, this model f16");
+  with_attention([](auto& a) { a.v_format = Format::q4_0; }, "v_format q5_1, this model q4_0");
+  with_attention([](auto& a) { a.v_layout = Layout::split; }, "v_layout blocks, this model split");
+  with_attention([](auto& a) { a.head_dim_v = 64; }, "head_dim_v 32, this model 64");
   // The same bytes, but another meaning: size equality is not enough (B37).
-  with_attention([](auto& a) { a.n_kv_heads = 1, a.head_dim_k = a.head_dim_v = 64; }, "other heads");
-  with_attention([](auto& a) { a.window = 3; }, "windows");
+  with_attention([](auto& a) { a.n_kv_heads = 1, a.head_dim_k = a.head_dim_v = 64; }, "n_kv_heads 2, this model 1");
+  with_attention([](auto& a) { a.window = 3; }, "window 0, this model 3");
   const auto with_recurrent = [&](auto change, const char* words) {
     auto other = cfg;
     change(std::get<memra::RecurrentSpec>(other.layers[0].states[0]));
     refused(other, 16, words);
   };
-  with_recurrent([](auto& r) { r.d_conv = 3; }, "plane 0");
-  with_recurrent([](auto& r) { r.n_v_heads = 3; }, "plane 0");
-  with_recurrent([](auto& r) { r.d_k = 2, r.n_k_heads = 2, r.n_v_heads = 4; }, "plane");
-  with_recurrent([](auto& r) { r.map.mode = memra::KeyHeadMode::interleaved; }, "other heads");
+  with_recurrent([](auto& r) { r.d_conv = 3; }, "d_conv 4, this model 3");
+  with_recurrent([](auto& r) { r.n_v_heads = 3; }, "n_v_heads");
+  with_recurrent([](auto& r) { r.d_k = 2, r.n_k_heads = 2, r.n_v_heads = 4; }, "n_k_heads");
+  with_recurrent([](auto& r) { r.map.mode = memra::KeyHeadMode::interleaved; },
+                 "map.mode grouped, this model interleaved");
   {
     auto other = cfg;
     other.n_vocab = 17;
-    refused(other, 16, "vocabulary");
+    refused(other, 16, "n_vocab 16, this model 17");
   }
   {
     Prefix taken = std::move(*p.prefix);

@@ -68,7 +68,7 @@ struct CacheCore {
 
   // What rings still hold: row r of one of R rows, if it was written at all, is there while r + R >= high.
   std::size_t high = 0;      ///< rows at or beyond were not written since the last reset, as far as the host knows
-  std::size_t longest = 0;   ///< most rows of a step or round so far: what the device did alone wrote no further
+  std::size_t longest = 0;   ///< most rows of a call that the device may run where the host does not know
   std::size_t restored = 0;  ///< a prefix brought rows up to here, in rings only what the window there needs
 
   std::size_t step_rows = 0;
@@ -140,14 +140,15 @@ struct CacheCore {
   }
 
   /// Opens a step of rows that were admitted.
-  /// @param bound  pos_d is at most this whenever the step's kernels run
-  void open_step(std::size_t rows, std::size_t bound) noexcept {
+  /// @param bound     pos_d is at most this whenever the step's kernels run
+  /// @param anywhere  they may run, now or again, at a position that the host does not know
+  void open_step(std::size_t rows, std::size_t bound, bool anywhere) noexcept {
     ++step_id;
     step_open = true;
     step_rows = rows;
     step_written = 0;
     step_bound = bound;
-    longest = std::max(longest, rows);
+    if (anywhere) longest = std::max(longest, rows);
     wrote(pos, rows);
   }
 

@@ -37,7 +37,7 @@ Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
         ErrorKind::bad_state, "begin_device_step", 0, 0,
         "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
   }
-  core.open_step(rows, core.plan.max_ctx);
+  core.open_step(rows, core.plan.max_ctx, true);
   return {};
 }
 

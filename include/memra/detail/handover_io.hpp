@@ -11,6 +11,7 @@
 #include <memra/detail/prefix_io.hpp>
 #include <memra/detail/round_state.hpp>
 #include <memra/detail/state_pieces.hpp>
+#include <memra/detail/takes_state.hpp>
 #include <memra/dflash_cfg.hpp>
 #include <memra/dflash_tail.hpp>
 #include <memra/error.hpp>
@@ -212,10 +213,7 @@ struct HandoverIo {
                              static_cast<unsigned long long>(h.tag.numeric_class),
                              static_cast<unsigned long long>(target.tag.numeric_class));
     }
-    auto planned = plan(h.config, h.pos);
-    if (!planned) return planned.status();
-    if (Status s = takes_state("receive_state", "the stream", target.config, target.max_ctx, h.config, *planned, h.pos);
-        !s) {
+    if (Status s = takes_state("receive_state", "the stream", target.config, target.max_ctx, h.config, h.pos); !s) {
       return s;
     }
     if (!h.tail) return {};

@@ -1,4 +1,4 @@
-// Copies between a cache and a prefix, piece by piece, and what must agree before a state of elsewhere is taken.
+// Copies between a cache and a prefix, piece by piece.
 #pragma once
 
 #include <algorithm>
@@ -7,81 +7,15 @@
 #include <memra/detail/copy_between.hpp>
 #include <memra/detail/copy_runs.hpp>
 #include <memra/detail/state_pieces.hpp>
+#include <memra/detail/takes_state.hpp>
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace memra::detail {
-
-/// The planes that a prefix holds: all but second buffers, which carry nothing from step to step.
-inline std::vector<const PlanePlan*> kept_planes(const Plan& plan) {
-  std::vector<const PlanePlan*> kept;
-  for (const PlanePlan& p : plan.planes) {
-    if (p.slab != SlabKind::extra) kept.push_back(&p);
-  }
-  return kept;
-}
-
-/// The layers as far as they say what stored rows and states mean: without what only sizes scratch.
-inline std::vector<LayerSpec> meaning(std::vector<LayerSpec> layers) {
-  for (LayerSpec& layer : layers) {
-    for (StateSpec& state : layer.states) {
-      std::visit(Overloaded{[](AttentionSpec& a) {
-                              a.n_heads = 0;
-                              a.ring_slack = a.ring_slack == 0 ? 0 : 1;
-                              if (a.v_in_k) a.v_format = a.k_format;
-                            },
-                            [](SharedKvSpec& s) { s.n_heads = 0; }, [](RecurrentSpec& r) { r.second_buffer = false; }},
-                 state);
-    }
-  }
-  return layers;
-}
-
-/// Refuses unless both plans hold the same planes: layer, state, kind, format, layout, width, and bytes of fixed
-/// planes.
-/// @param what  how to call what came from elsewhere, in a sentence
-inline Status same_planes(const char* call, const char* what, const Plan& ours, const Plan& theirs) {
-  const std::vector<const PlanePlan*> our_planes = kept_planes(ours);
-  const std::vector<const PlanePlan*> their_planes = kept_planes(theirs);
-  if (our_planes.size() != their_planes.size()) {
-    return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%s has %zu planes, this model %zu", what,
-                           their_planes.size(), our_planes.size());
-  }
-  for (std::size_t i = 0; i < our_planes.size(); ++i) {
-    const PlanePlan& a = *our_planes[i];
-    const PlanePlan& b = *their_planes[i];
-    const bool fixed_differs = a.slab != SlabKind::rows && a.payload != b.payload;
-    if (a.layer != b.layer || a.state != b.state || a.kind != b.kind || a.shape.format != b.shape.format ||
-        a.shape.layout != b.shape.layout || a.shape.width != b.shape.width || fixed_differs) {
-      return Status::failure(
-          ErrorKind::bad_argument, call, 0, 0,
-          "plane %zu: %s holds layer %zu as %s/%s of %zu elements, this model layer %zu as %s/%s of %zu", i, what,
-          b.layer, to_string(b.shape.format).data(), to_string(b.shape.layout).data(), b.shape.width, a.layer,
-          to_string(a.shape.format).data(), to_string(a.shape.layout).data(), a.shape.width);
-    }
-  }
-  return {};
-}
-
-/// Refuses a state at `pos` of the model `theirs` that a cache of `cfg` and this size cannot take.
-/// @param theirs_planned  a plan of it, of any placement
-inline Status takes_state(const char* call, const char* what, const ModelConfig& cfg, std::size_t max_ctx,
-                          const ModelConfig& theirs, const Plan& theirs_planned, std::size_t pos) {
-  if (pos > max_ctx) {
-    return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%s has %zu rows, max_ctx is %zu", what, pos, max_ctx);
-  }
-  if (cfg.n_vocab == theirs.n_vocab && meaning(cfg.layers) == meaning(theirs.layers)) return {};
-  auto planned = plan(cfg, max_ctx);
-  if (!planned) return planned.status();
-  if (Status s = same_planes(call, what, *planned, theirs_planned); !s) return s;
-  return Status::failure(ErrorKind::bad_argument, call, 0, 0,
-                         "%s was made by a model of other heads, windows or vocabulary", what);
-}
 
 /// What Cache::export_prefix and Cache::from_prefix do once their arguments are known to be sound.
 template <class Dev>
@@ -123,7 +57,7 @@ struct PrefixIo {
     if (prefix.devices_.empty()) {
       return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix is empty (moved-from)");
     }
-    return takes_state("from_prefix", "the prefix", cfg, max_ctx, prefix.config_, prefix.plan_, prefix.pos());
+    return takes_state("from_prefix", "the prefix", cfg, max_ctx, prefix.config_, prefix.pos());
   }
 
   /// Fills a fresh cache of any placement. After a failure the cache is to be thrown away.

@@ -55,6 +55,20 @@ inline std::size_t row_pieces(const Plan& plan, const std::vector<StatePiece>& p
   return static_cast<std::size_t>(state - pieces.begin());
 }
 
+/// How many they are, without making them.
+/// @pre as state_pieces
+inline std::size_t state_piece_count(const Plan& plan, std::size_t n) noexcept {
+  std::size_t count = 0;
+  for (const PlanePlan& p : plan.planes) {
+    if (p.slab == SlabKind::state && p.payload != 0) ++count;
+    if (p.slab != SlabKind::rows) continue;
+    const std::size_t first = first_kept(p, n);
+    const std::size_t tiles = p.window == 0 ? 1 : (n + ring_tile - 1) / ring_tile - first / ring_tile;
+    if (first < n) count += tiles * sub_planes(p.shape).count;
+  }
+  return count;
+}
+
 /// Where a piece is, given the slab starts of its device.
 /// @param slab  callable (device index, SlabKind) -> std::byte*
 template <class Slab>
