@@ -141,6 +141,14 @@ report() {
   else
     echo "SKIPPED hand-over over NCCL: it needs NCCL and two GPUs"
   fi
+  for source in tests/gpu/*.cu; do
+    filter="[#$(basename "$source" .cu)][.bench]"
+    has_tests "$filter" || continue
+    echo
+    timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
+    grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
+  done
+  echo
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
       # All four at once: they spend their time on the host.
@@ -159,13 +167,6 @@ report() {
   else
     echo "SKIPPED compute-sanitizer: not found"
   fi
-  for source in tests/gpu/*.cu; do
-    filter="[#$(basename "$source" .cu)][.bench]"
-    has_tests "$filter" || continue
-    echo
-    timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
-    grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
-  done
   return $failed
 }
 
