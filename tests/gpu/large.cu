@@ -19,8 +19,8 @@
 namespace {
 
 using memra::check;
-using memra_test::Gpu;
 using memra::Format;
+using memra_test::Gpu;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t n_kv = 8;
@@ -206,17 +206,17 @@ void across(Gpu& dev, Format kf, Format vf, memra::Layout layout, std::size_t ma
     check(ops.attend(r, {data(q_d), data(out_d), n_heads, scale}, ws.view()));
     const std::vector<float> windowed = floats(dev, out_d);
     const double near_error = distance(windowed, on_host(r, k_small, v_small, first, q, scale));
-    CHECK(near_error < 1e-5);
+    CHECK(near_error < 1e-3);  // the class of attend on tensor cores, see attend.cu
     // Every row from 0: millions of zeros, against which a few large scores stand out.
     r.window = 0;
     const float sharp = 0.6F;
     check(ops.attend(r, {data(q_d), data(out_d), n_heads, sharp}, ws.view()));
     const auto want = in_float64(first, q, k_small.decoded(), v_small.decoded(), sharp);
     const double far_error = distance(floats(dev, out_d), want);
-    CHECK(far_error < 2e-5);
-    // Red arm: one zero row more in a hundred thousand would show.
-    CHECK(distance(floats(dev, out_d),
-                   in_float64(first + first / 1000, q, k_small.decoded(), v_small.decoded(), sharp)) > 2e-5);
+    CHECK(far_error < 1e-3);
+    // Red arm: a tenth more of zero rows would show.
+    CHECK(distance(floats(dev, out_d), in_float64(first + first / 10, q, k_small.decoded(), v_small.decoded(), sharp)) >
+          1e-3);
     check(cache.advance());
     std::printf("large: %s/%s %s at row %zu: distance to the host %.1e with a window, %.1e over all rows\n",
                 memra::to_string(kf).data(), memra::to_string(vf).data(), memra::to_string(layout).data(), first,

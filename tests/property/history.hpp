@@ -75,7 +75,7 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   return did.refusals > did.ops / (machine == "late" ? 1000 : 100) && did.faults > did.ops / 50 &&
          did.taints > did.ops / 200 && did.published > did.ops / 500 &&
          (machine != "cache" ||
-          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 2500));
+          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 8000));
 }
 
 }  // namespace property
