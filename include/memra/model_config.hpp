@@ -212,17 +212,9 @@ struct StateRole {
   bool attention = false;  ///< kv(), kv_write and kv_read count it; else recur() does
   bool written = false;    ///< has views of its own, to be taken in every step
 };
-inline StateRole role_of(const StateSpec& state) noexcept {
-  return std::visit(Overloaded{[](const AttentionSpec&) {
-                                 return StateRole{true, true};
-                               },
-                               [](const SharedKvSpec&) {
-                                 return StateRole{true, false};
-                               },
-                               [](const RecurrentSpec&) {
-                                 return StateRole{false, true};
-                               }},
-                    state);
+constexpr StateRole role_of(const StateSpec& state) noexcept {
+  static_assert(std::variant_size_v<StateSpec> == 3, "memra: say here what the new kind of state is");
+  return {!std::holds_alternative<RecurrentSpec>(state), !std::holds_alternative<SharedKvSpec>(state)};
 }
 
 }  // namespace detail

@@ -238,14 +238,11 @@ struct CacheCore {
     if (il >= layers.size()) return {};
     for (std::size_t i = 0; i < layers[il].size(); ++i) {
       if (!role_of(config.layers[il].states[i]).attention || nth-- != 0) continue;
-      return std::visit(Overloaded{[](KvComponent& c) {
-                                     return Attention{&c, true};
-                                   },
-                                   [&](SharedKvComponent& c) {
-                                     return Attention{attention(c.spec.donor, c.spec.nth).rows, false};
-                                   },
-                                   [](RecurComponent&) { return Attention{}; }},
-                        layers[il][i]);
+      Component& c = layers[il][i];
+      if (auto* own = std::get_if<KvComponent>(&c)) return {own, true};
+      if (auto* shared = std::get_if<SharedKvComponent>(&c)) {
+        return {attention(shared->spec.donor, shared->spec.nth).rows, false};
+      }
     }
     return {};
   }
