@@ -203,8 +203,8 @@ mutant ops_attend:B113 'a row sees a key before its window' detail/kv_range.hpp 
 # --- kinds of layers ---
 mutant kinds_cases:B69 'a ring goes back too far' $core 'if (need == end || need >= oldest(*c)) continue;' 'continue;'
 mutant kinds_cases:B69 'a rewind is refused although the rows are there' $core 'high - rows : 0' 'high - rows + 1 : 0'
-mutant 'kinds_cases:B73 B74' 'a borrower resolves to another layer' $core 'attention(c.spec.donor, c.spec.nth).rows' \
-  'attention(c.spec.donor - 1, c.spec.nth).rows'
+mutant 'kinds_cases:B73 B74' 'a borrower resolves to another layer' $core 'attention(shared->spec.donor, shared->spec.nth).rows' \
+  'attention(shared->spec.donor - 1, shared->spec.nth).rows'
 mutant 'kinds_cache:C2' 'a ring takes one row too many' model_config.hpp 'rows - (a.window - 1)' 'rows - (a.window - 2)'
 mutant 'kinds_cache:C6 accepted rows' 'a rollback looks at the window alone' $c '"rollback", pos, at + accept' \
   '"rollback", pos, pos'
