@@ -49,7 +49,7 @@ TEST_CASE("a cache over AnyDev objects of three types equals one over HostDev", 
   for (const auto& p : placements(cfg.layers.size())) {
     CAPTURE(p.name);
     HostDev host;
-    TestDev counted(512);  // with a plane gap of its own
+    TestDev counted(std::size_t{512});  // with a plane gap of its own
     MinimalDev minimal;
     PlainAny any[3] = {PlainAny(host), PlainAny(counted), PlainAny(minimal)};
     std::vector<PlainAny*> devs;
@@ -83,7 +83,7 @@ TEST_CASE("AnyDev passes failures on as they are", "[any_dev]") {
   TestDev dev;
   AnyDev any(dev);
   REQUIRE(any.plane_gap() == 0);
-  TestDev gapped(384);
+  TestDev gapped(std::size_t{384});
   REQUIRE(AnyDev(gapped).plane_gap() == 384);
   auto a = memra::check(any.alloc(64));
   auto b = memra::check(any.zeros(64));
