@@ -27,14 +27,15 @@ run() { # PART: its programs are built
       done ;;
     mutants) sh "$root/tests/mutants.sh" ;;
     fuzz)
-      for target in safetensors config ids handover; do
+      for target in safetensors config ids handover hf gguf; do
         found=$root/build/fuzz/tests/fuzz/$target
         "$root/build/fuzz/tests/fuzz/memra_fuzz_$target" "-max_total_time=${FUZZ_SECONDS:-180}" -max_len=4096 \
           -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$found/" "$found" \
           "$root/tests/fuzz/corpus/$target"
       done ;;
     memcheck)
-      for file in "$root"/tests/unit/codec_*.cpp "$root"/tests/unit/ops_*.cpp "$root"/tests/unit/layout_*.cpp; do
+      for file in "$root"/tests/unit/codec_*.cpp "$root"/tests/unit/ops_*.cpp "$root"/tests/unit/layout_*.cpp \
+        "$root"/tests/unit/kinds_attend.cpp "$root"/tests/unit/kinds_scan.cpp "$root"/tests/unit/kinds_walk.cpp; do
         name=$(basename "$file" .cpp)
         valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
           "$root/build/release/tests/memra_unit_tests" '-#' "[#$name]~[.]"
