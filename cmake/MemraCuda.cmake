@@ -16,12 +16,13 @@ else()
 endif()
 set(MEMRA_CUDA_ARCH 90a CACHE STRING "The GPU that they are compiled for")
 
-# memra_nvcc(<list> <source> [FLAGS ...] [DEFINITIONS ...] [PACKAGES <target>...]): compiles one file with every header
-# of ours within reach; its object is appended to the list. PACKAGES give their include directories.
+# memra_nvcc(<list> <source> [CHECK] [FLAGS ...] [DEFINITIONS ...] [PACKAGES <target>...]): compiles one file with every
+# header of ours within reach; its object is appended to the list. PACKAGES give their include directories. CHECK: every
+# template is instantiated for the device and the host, but no machine code is made; the object is an empty mark.
 #
 # nvcc is called by hand: CMake 3.22 to 3.25 do not know how to ask nvcc 13 for C++20.
 function(memra_nvcc list source)
-  cmake_parse_arguments(arg "" "" "FLAGS;DEFINITIONS;PACKAGES" ${ARGN})
+  cmake_parse_arguments(arg "CHECK" "" "FLAGS;DEFINITIONS;PACKAGES" ${ARGN})
   get_filename_component(name "${source}" NAME_WE)
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cuda.o")
   set(flags -std=c++20 -gencode=arch=compute_${MEMRA_CUDA_ARCH},code=sm_${MEMRA_CUDA_ARCH} -Xcompiler -Wall,-Wextra
@@ -37,6 +38,18 @@ function(memra_nvcc list source)
   foreach(definition IN LISTS arg_DEFINITIONS)
     list(APPEND flags "-D${definition}")
   endforeach()
+  if(arg_CHECK)
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND "${MEMRA_NVCC}" -x cu ${flags} -MD -MF "${object}.d" -MT "${object}" -fdevice-syntax-only -c "${source}" -o
+              "${object}.none"
+      COMMAND ${CMAKE_COMMAND} -E touch "${object}"
+      DEPENDS "${source}"
+      DEPFILE "${object}.d"
+      COMMAND_EXPAND_LISTS VERBATIM)
+    set(${list} ${${list}} "${object}" PARENT_SCOPE)
+    return()
+  endif()
   add_custom_command(
     OUTPUT "${object}"
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${MEMRA_NVCC}" -x cu ${flags} -MD -MF "${object}.d" -MT "${object}" -c
