@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cub/block/block_reduce.cuh>
 #include <cuda/functional>
+#include <memra/detail/platform.hpp>
 #include <memra/launch.hpp>
 
 namespace memra::detail {
