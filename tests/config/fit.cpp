@@ -9,6 +9,7 @@
 #include <memra/state_cost.hpp>
 #include <support/catch.hpp>
 
+namespace fit_cpp {
 using namespace loaded;
 
 namespace {
@@ -129,3 +130,4 @@ TEST_CASE("red arm: a byte of another geometry shows in every sum") {
   }
   REQUIRE(sums(with("4", "513", "6"))[1] == right[1] + 5 * kv(4, 64));
 }
+}  // namespace fit_cpp

@@ -13,6 +13,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
+namespace gguf_cpp {
 using namespace loaded;
 
 namespace {
@@ -324,3 +325,4 @@ TEST_CASE("every front of a file, and every byte of it changed, is read or refus
   }
   REQUIRE(accepted > 0);  // letters of tokens do not matter
 }
+}  // namespace gguf_cpp

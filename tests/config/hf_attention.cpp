@@ -7,6 +7,7 @@
 #include <support/catch.hpp>
 #include <variant>
 
+namespace hf_attention_cpp {
 using namespace loaded;
 
 TEST_CASE("Qwen3-32B: head_dim is stated, the window is switched off") {
@@ -229,3 +230,4 @@ TEST_CASE("two lengths of context: the first is what the model was made for, nei
   REQUIRE(model(head + "}").max_positions == 1048576);
   REQUIRE(model(head + R"(,"max_position_embeddings":8192})").max_positions == 8192);
 }
+}  // namespace hf_attention_cpp

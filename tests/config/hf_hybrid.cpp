@@ -5,6 +5,7 @@
 #include <support/catch.hpp>
 #include <variant>
 
+namespace hf_hybrid_cpp {
 using namespace loaded;
 
 namespace {
@@ -262,3 +263,4 @@ TEST_CASE("Falcon-H1: mamba_d_ssm null is expand * hidden_size, absent is the fa
   require_totals(file(R"(,"mamba_d_ssm":null)", 64), kv(2, 64), 0, 0, state(4096 + 2 * 128, 4096 * 128));
   require_totals(file("", 16), kv(2, 64), 0, 0, state(1024 + 2 * 128, 1024 * 128));
 }
+}  // namespace hf_hybrid_cpp

@@ -7,6 +7,7 @@
 #include <string>
 #include <support/catch.hpp>
 
+namespace hf_refusals_cpp {
 namespace {
 
 using loaded::refusal;
@@ -261,3 +262,4 @@ TEST_CASE("a drafter's config, in both spellings") {
   REQUIRE_FALSE(bad.ok());
   says(bad.status().text(), "field block_size is missing; expected a whole number");
 }
+}  // namespace hf_refusals_cpp

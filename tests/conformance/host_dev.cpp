@@ -3,6 +3,7 @@
 #include <conformance/catch_suite.hpp>
 #include <memra/host_dev.hpp>
 
+namespace host_dev_cpp {
 namespace {
 
 struct LargeHost {
@@ -19,3 +20,4 @@ TEST_CASE("MinimalDev conforms", "[conformance]") {
 }
 
 }  // namespace
+}  // namespace host_dev_cpp

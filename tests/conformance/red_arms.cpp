@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+namespace red_arms_cpp {
 namespace {
 
 using memra::HostDev;
@@ -152,3 +153,4 @@ TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") 
 }
 
 }  // namespace
+}  // namespace red_arms_cpp

@@ -9,6 +9,7 @@
 #include <memra/ordered_dev.hpp>
 #include <memra/poison_dev.hpp>
 
+namespace stacks_cpp {
 namespace {
 
 using memra::AnyDev;
@@ -62,3 +63,4 @@ TEST_CASE("all wrappers over AnyDev conform", "[conformance]") {
 }
 
 }  // namespace
+}  // namespace stacks_cpp

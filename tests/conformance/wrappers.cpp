@@ -7,6 +7,7 @@
 #include <memra/ordered_dev.hpp>
 #include <memra/poison_dev.hpp>
 
+namespace wrappers_cpp {
 namespace {
 
 using memra::HostDev;
@@ -38,3 +39,4 @@ TEST_CASE("OrderedDev conforms", "[conformance]") {
 }
 
 }  // namespace
+}  // namespace wrappers_cpp

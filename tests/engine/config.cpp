@@ -9,6 +9,7 @@
 #include <tiny_engine/draft_config.hpp>
 #include <vector>
 
+namespace config_cpp {
 namespace {
 
 using nlohmann::json;
@@ -234,3 +235,4 @@ TEST_CASE("thirty thousand mutations of a config are read or refused, never wors
   }
   REQUIRE(refused > 15000);
 }
+}  // namespace config_cpp

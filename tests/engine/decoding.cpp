@@ -10,6 +10,7 @@
 
 #include <engine/rig.hpp>
 
+namespace decoding_cpp {
 namespace {
 
 using memra::check;
@@ -147,3 +148,4 @@ TEST_CASE("tokens outside the vocabulary are refused and move nothing") {
   d.prime(std::vector<std::int32_t>{65, 259});
   REQUIRE(r.cache->pos() == 2);
 }
+}  // namespace decoding_cpp

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+namespace faults_cpp {
 namespace {
 
 using Dev = memra::FaultDev<memra::CountingDev<memra::CanaryDev<memra::HostDev>>>;
@@ -138,3 +139,4 @@ TEST_CASE("C8 a device that fails at every place of a prompt and of a speculativ
 }
 
 }  // namespace
+}  // namespace faults_cpp

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+namespace golden_cpp {
 using golden::cases;
 using golden::errors;
 using golden::observe;
@@ -98,3 +99,4 @@ TEST_CASE("golden red arm: each kind of value is seen to fail") {
     REQUIRE_FALSE(observe(files, other, 64, one.layers) == good);
   }
 }
+}  // namespace golden_cpp

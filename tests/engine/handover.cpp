@@ -7,6 +7,7 @@
 #include <support/tape.hpp>
 #include <vector>
 
+namespace handover_cpp {
 namespace {
 
 using memra::Format;
@@ -84,3 +85,4 @@ TEST_CASE("red arm of the hand-over: one bit of the state, with a checksum that 
 }
 
 }  // namespace
+}  // namespace handover_cpp

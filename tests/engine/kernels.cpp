@@ -14,6 +14,7 @@
 #include <tiny_engine/weights.hpp>
 #include <vector>
 
+namespace kernels_cpp {
 namespace {
 
 using memra::check;
@@ -300,3 +301,4 @@ TEST_CASE("gates: decay, output gate, gated norm and the fused projections") {
     }
   }
 }
+}  // namespace kernels_cpp

@@ -14,6 +14,7 @@
 
 #include <engine/rig.hpp>
 
+namespace loader_cpp {
 namespace {
 
 std::vector<std::byte> file_of(const std::string& header, std::size_t data, std::uint64_t claimed) {
@@ -185,3 +186,4 @@ TEST_CASE("weights: a missing tensor, a wrong shape and a wrong type are named")
   r.floats("i", {1});
   REQUIRE(says(r.status().text(), "not of dtype"));
 }
+}  // namespace loader_cpp

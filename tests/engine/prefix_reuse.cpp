@@ -4,6 +4,7 @@
 #include <engine/sequence.hpp>
 #include <limits>
 
+namespace prefix_reuse_cpp {
 namespace {
 
 using memra::DraftArm;
@@ -152,3 +153,4 @@ TEST_CASE("red arms of prefix reuse", "[engine]") {
 }
 
 }  // namespace
+}  // namespace prefix_reuse_cpp

@@ -16,6 +16,7 @@
 
 #include <engine/rig.hpp>
 
+namespace shapes_cpp {
 namespace {
 
 using memra::check;
@@ -411,3 +412,4 @@ TEST_CASE("other shapes, red arm: the reference notices one changed weight") {
     REQUIRE_FALSE(worst_error(bad, ids, seen.logits) <= tolerance);
   }
 }
+}  // namespace shapes_cpp

@@ -7,6 +7,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
+namespace spec_reference_cpp {
 using memra::check;
 using spec::Reference;
 using spec::references;
@@ -80,3 +81,4 @@ TEST_CASE("q8_0/q5_1 KV keeps nine tenths of the acceptance") {
   INFO(ours << " committed per round; the reference has " << theirs);
   REQUIRE(ours >= 0.9 * theirs);
 }
+}  // namespace spec_reference_cpp

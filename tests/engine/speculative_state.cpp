@@ -2,6 +2,7 @@
 #include <cstring>
 #include <engine/sequence.hpp>
 
+namespace speculative_state_cpp {
 namespace {
 
 using memra::Format;
@@ -164,3 +165,4 @@ TEST_CASE("red arm: a conv column off in the middle of decoding changes the stat
 }
 
 }  // namespace
+}  // namespace speculative_state_cpp

@@ -9,6 +9,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
+namespace header_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -223,3 +224,4 @@ TEST_CASE("a prelude that is none", "[handover]") {
 }
 
 }  // namespace
+}  // namespace header_cpp

@@ -17,6 +17,7 @@
 #include <support/tape.hpp>
 #include <vector>
 
+namespace hostile_cpp {
 namespace {
 
 using namespace memra_test;
@@ -205,3 +206,4 @@ TEST_CASE("sums of windows that do not fit are refused, not wrapped", "[plan][ri
 }
 
 }  // namespace
+}  // namespace hostile_cpp

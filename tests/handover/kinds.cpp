@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+namespace kinds_cpp {
 namespace {
 
 using namespace memra_test;
@@ -199,3 +200,4 @@ TEST_CASE("H4 a small header cannot ask for much work: rings of a whole world, c
 }
 
 }  // namespace
+}  // namespace kinds_cpp

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+namespace link_cpp {
 namespace {
 
 using namespace memra_test;
@@ -112,3 +113,4 @@ TEST_CASE("H7 a receiver that dies is an error of the sender's", "[handover]") {
 }
 
 }  // namespace
+}  // namespace link_cpp

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace stream_cpp {
 namespace {
 
 using namespace memra_test;
@@ -339,3 +340,4 @@ TEST_CASE("who may not send", "[handover]") {
 }
 
 }  // namespace
+}  // namespace stream_cpp

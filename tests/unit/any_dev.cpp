@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace any_dev_cpp {
 namespace {
 
 using memra::AnyDev;
@@ -246,3 +247,4 @@ TEST_CASE("a draft tail goes between devices of different types", "[any_dev]") {
 }
 
 }  // namespace
+}  // namespace any_dev_cpp

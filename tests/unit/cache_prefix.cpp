@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace cache_prefix_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -316,3 +317,4 @@ TEST_CASE("B30 the n-th call fails: export_prefix and from_prefix are all or not
 }
 
 }  // namespace
+}  // namespace cache_prefix_cpp

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+namespace cache_rollback_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -542,3 +543,4 @@ TEST_CASE("a rollback ends an open step, and the step cannot write afterwards", 
 }
 
 }  // namespace
+}  // namespace cache_rollback_cpp

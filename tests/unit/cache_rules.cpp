@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+namespace cache_rules_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -496,3 +497,4 @@ TEST_CASE("C13 a moved-from cache refuses everything but assignment and destruct
 }
 
 }  // namespace
+}  // namespace cache_rules_cpp

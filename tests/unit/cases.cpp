@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+namespace cases_cpp {
 namespace {
 
 using memra_test::feed;
@@ -547,3 +548,4 @@ TEST_CASE("B109 addresses stay, whatever the cache and its neighbours do", "[cas
 }
 
 }  // namespace
+}  // namespace cases_cpp

@@ -13,6 +13,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_contraction_test_cpp {
 namespace {
 
 using memra::Format;
@@ -78,3 +79,4 @@ TEST_CASE("encoding does not contract: inputs next to a step", "[codec][identity
     CHECK(fused_differs > 100);  // red arm: a build that fuses fails above
   }
 }
+}  // namespace codec_contraction_test_cpp

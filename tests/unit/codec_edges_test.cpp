@@ -9,6 +9,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_edges_test_cpp {
 namespace {
 
 using memra::Format;
@@ -190,3 +191,4 @@ TEST_CASE("encode and decode accept any alignment", "[codec]") {
     CHECK(codec_test::same_bits(a.data(), b.data(), a.size()));
   }
 }
+}  // namespace codec_edges_test_cpp

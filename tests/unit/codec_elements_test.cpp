@@ -14,6 +14,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_elements_test_cpp {
 namespace {
 
 using memra::detail::f32_bits;
@@ -156,3 +157,4 @@ TEST_CASE("no elements are no work", "[codec]") {
     memra::decode(f, nullptr, nullptr, 0);
   }
 }
+}  // namespace codec_elements_test_cpp

@@ -8,6 +8,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_golden_test_cpp {
 namespace {
 
 using memra::Format;
@@ -82,3 +83,4 @@ TEST_CASE("block formats give the golden bytes and values in the split layout", 
     CHECK(codec_test::same_bits(y.data(), decoded.data(), y.size()));
   }
 }
+}  // namespace codec_golden_test_cpp

@@ -12,6 +12,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_math_test_cpp {
 namespace {
 
 using memra::detail::exp_f32;
@@ -237,3 +238,4 @@ TEST_CASE("a product is rounded before it is added to", "[math][identity]") {
   const auto v = F32x16<>::broadcast(a);
   CHECK(max_lane(v * v + F32x16<>::broadcast(c)) == 0.0F);
 }
+}  // namespace codec_math_test_cpp

@@ -9,6 +9,7 @@
 
 #include "codec_support.hpp"
 
+namespace codec_twins_test_cpp {
 namespace {
 
 using memra::Format;
@@ -97,3 +98,4 @@ TEST_CASE("the hostile inputs reach what they are for", "[codec]") {
   CHECK(subnormals > 1000);
   CHECK(negative_zeros > 1000);
 }
+}  // namespace codec_twins_test_cpp

@@ -6,6 +6,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace copy_runs_cpp {
 namespace {
 
 using memra::CopyItem;
@@ -106,3 +107,4 @@ TEST_CASE("strided copies move the bytes of the batch, whatever its pattern") {
 }
 
 }  // namespace
+}  // namespace copy_runs_cpp

@@ -6,6 +6,7 @@
 #include <support/kernel_model.hpp>
 #include <support/stand_in.hpp>
 
+namespace device_steps_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -91,3 +92,4 @@ TEST_CASE("device steps refuse what they cannot do") {
 }
 
 }  // namespace
+}  // namespace device_steps_cpp

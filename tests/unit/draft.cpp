@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+namespace draft_cpp {
 namespace {
 
 using memra::DflashCfg;
@@ -632,3 +633,4 @@ TEST_CASE("a moved-from draft cache refuses; addresses stay over moves; tails ou
 }
 
 }  // namespace
+}  // namespace draft_cpp

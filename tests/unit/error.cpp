@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+namespace error_cpp {
 namespace {
 
 using memra::Error;
@@ -85,3 +86,4 @@ TEST_CASE("Result holds a value or a reason, moves what only moves, and never is
 }
 
 }  // namespace
+}  // namespace error_cpp

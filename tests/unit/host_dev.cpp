@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+namespace host_dev_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -236,3 +237,4 @@ TEST_CASE("a number that an int cannot hold", "[.][planted][cast]") {
 }
 
 }  // namespace
+}  // namespace host_dev_cpp

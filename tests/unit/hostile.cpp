@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+namespace hostile_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -299,3 +300,4 @@ TEST_CASE("Speculation: a moved-from one refuses, one assigned to itself stays",
 }
 
 }  // namespace
+}  // namespace hostile_cpp

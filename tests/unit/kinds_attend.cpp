@@ -13,6 +13,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace kinds_attend_cpp {
 namespace {
 
 using memra::Format;
@@ -205,3 +206,4 @@ TEST_CASE("append and attend refuse views that are not whole", "[ops][attend][ri
 }
 
 }  // namespace
+}  // namespace kinds_attend_cpp

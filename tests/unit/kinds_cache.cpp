@@ -16,6 +16,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace kinds_cache_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -454,3 +455,4 @@ TEST_CASE("positions that only the device knows: a ring wraps under device steps
 }
 
 }  // namespace
+}  // namespace kinds_cache_cpp

@@ -12,6 +12,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace kinds_cases_cpp {
 namespace {
 
 using memra::Format;
@@ -189,3 +190,4 @@ TEST_CASE("B77 B96 rings are sized layer by layer and stop growing at their wind
 }
 
 }  // namespace
+}  // namespace kinds_cases_cpp

@@ -9,6 +9,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace kinds_plan_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -177,3 +178,4 @@ TEST_CASE("rounds of every kind cost what their rows cost", "[plan][kinds][round
 }
 
 }  // namespace
+}  // namespace kinds_plan_cpp

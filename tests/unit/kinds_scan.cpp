@@ -13,6 +13,7 @@
 #include <support/rule_layer.hpp>
 #include <vector>
 
+namespace kinds_scan_cpp {
 namespace {
 
 using memra::Format;
@@ -286,3 +287,4 @@ TEST_CASE("each scan takes its rules and says which takes the others", "[ops][sc
 }
 
 }  // namespace
+}  // namespace kinds_scan_cpp

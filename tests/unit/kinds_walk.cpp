@@ -20,6 +20,7 @@
 #include <variant>
 #include <vector>
 
+namespace kinds_walk_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -635,3 +636,4 @@ TEST_CASE("C2 C6 C10 random histories over rings of every awkward size, beside p
 }
 
 }  // namespace
+}  // namespace kinds_walk_cpp

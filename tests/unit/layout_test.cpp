@@ -10,6 +10,7 @@
 
 #include "codec_support.hpp"
 
+namespace layout_test_cpp {
 namespace {
 
 using memra::Format;
@@ -201,3 +202,4 @@ TEST_CASE("both layouts hold the same blocks, read in whole or in part", "[layou
     }
   }
 }
+}  // namespace layout_test_cpp

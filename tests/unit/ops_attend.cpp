@@ -6,6 +6,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
+namespace ops_attend_cpp {
 namespace {
 
 using memra::Format;
@@ -215,3 +216,4 @@ TEST_CASE("attend writes zeros for a row that sees nothing and stays inside the 
 }
 
 }  // namespace
+}  // namespace ops_attend_cpp

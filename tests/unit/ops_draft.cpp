@@ -9,6 +9,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace ops_draft_cpp {
 namespace {
 
 using memra::DraftArm;
@@ -207,3 +208,4 @@ TEST_CASE("draft_write puts rows at the device position and nowhere else", "[ops
 }
 
 }  // namespace
+}  // namespace ops_draft_cpp

@@ -13,6 +13,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace ops_identity_cpp {
 namespace {
 
 using memra::Format;
@@ -160,3 +161,4 @@ TEST_CASE("ops give the bits written down here on every compiler and flag set", 
 }
 
 }  // namespace
+}  // namespace ops_identity_cpp

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+namespace ops_launch_cpp {
 namespace {
 
 using memra::Format;
@@ -182,3 +183,4 @@ TEST_CASE("a refused op launches nothing", "[ops][launch]") {
 }
 
 }  // namespace
+}  // namespace ops_launch_cpp

@@ -7,6 +7,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace ops_recurrent_cpp {
 namespace {
 
 using memra_test::max_error;
@@ -307,3 +308,4 @@ TEST_CASE("delta_scan reads rows at their strides", "[ops][scan]") {
 }
 
 }  // namespace
+}  // namespace ops_recurrent_cpp

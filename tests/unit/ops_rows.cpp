@@ -11,6 +11,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace ops_rows_cpp {
 namespace {
 
 using memra::Format;
@@ -270,3 +271,4 @@ TEST_CASE("argmax_rows takes each row by itself", "[ops][argmax][identity]") {
 }
 
 }  // namespace
+}  // namespace ops_rows_cpp

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+namespace parked_logits_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -119,3 +120,4 @@ TEST_CASE("a model without a vocabulary parks nothing, one with an absurd one is
 }
 
 }  // namespace
+}  // namespace parked_logits_cpp

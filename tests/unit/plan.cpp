@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace plan_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -425,3 +426,4 @@ TEST_CASE("the key-head map's answer is that of asking every head", "[plan]") {
 }
 
 }  // namespace
+}  // namespace plan_cpp

@@ -4,6 +4,7 @@
 #include <support/catch.hpp>
 #include <support/op_cases.hpp>
 
+namespace portable_ops_cpp {
 namespace {
 
 using namespace memra_test;
@@ -50,3 +51,4 @@ TEST_CASE("one changed bit of an input is seen by the comparison") {
 }
 
 }  // namespace
+}  // namespace portable_ops_cpp

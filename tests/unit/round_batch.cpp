@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace round_batch_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -196,3 +197,4 @@ TEST_CASE("C8 a batch that fails half way taints every cache in it", "[round]") 
 }
 
 }  // namespace
+}  // namespace round_batch_cpp

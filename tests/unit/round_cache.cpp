@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace round_cache_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -282,3 +283,4 @@ TEST_CASE("the host moves nothing and allocates nothing in a round", "[round]") 
 }
 
 }  // namespace
+}  // namespace round_cache_cpp

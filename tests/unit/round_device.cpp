@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+namespace round_device_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -308,3 +309,4 @@ TEST_CASE("rounds at device positions that cannot be", "[round]") {
 }
 
 }  // namespace
+}  // namespace round_device_cpp

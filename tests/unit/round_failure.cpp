@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+namespace round_failure_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -146,3 +147,4 @@ TEST_CASE("C8 creating a cache with rounds: any failure leaves nothing allocated
 }
 
 }  // namespace
+}  // namespace round_failure_cpp

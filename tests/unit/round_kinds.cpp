@@ -10,6 +10,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace round_kinds_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -62,3 +63,4 @@ TEST_CASE("a device without kernels runs replay rounds; planes and stash are ref
 }
 
 }  // namespace
+}  // namespace round_kinds_cpp

@@ -10,6 +10,7 @@
 #include <support/planes.hpp>
 #include <vector>
 
+namespace round_ops_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -304,3 +305,4 @@ TEST_CASE("views that a round cannot have are refused before a launch", "[ops][r
 }
 
 }  // namespace
+}  // namespace round_ops_cpp

@@ -11,6 +11,7 @@
 #include <support/test_dev.hpp>
 #include <vector>
 
+namespace round_plan_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -139,3 +140,4 @@ TEST_CASE("rounds that cannot be are refused by the plan", "[plan][round]") {
 }
 
 }  // namespace
+}  // namespace round_plan_cpp

@@ -7,6 +7,7 @@
 #include <support/op_model.hpp>
 #include <vector>
 
+namespace round_portable_cpp {
 namespace {
 
 using memra::Strategy;
@@ -66,3 +67,4 @@ TEST_CASE("rounds by planes and stash on portable kernels give the host's bits",
 }
 
 }  // namespace
+}  // namespace round_portable_cpp

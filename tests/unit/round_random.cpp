@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+namespace round_random_cpp {
 namespace {
 
 using memra_test::attention_model;
@@ -217,3 +218,4 @@ TEST_CASE("random histories with rounds end where straight runs end", "[round][r
 }
 
 }  // namespace
+}  // namespace round_random_cpp

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace speculation_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -224,3 +225,4 @@ TEST_CASE("greedy acceptance: drafts that agree, cut by budget and stop", "[spec
 }
 
 }  // namespace
+}  // namespace speculation_cpp

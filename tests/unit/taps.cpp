@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+namespace taps_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -190,3 +191,4 @@ TEST_CASE("taps: refusals of create and arm", "[taps]") {
 }
 
 }  // namespace
+}  // namespace taps_cpp

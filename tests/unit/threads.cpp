@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+namespace threads_cpp {
 namespace {
 
 using memra_test::Tokens;
@@ -109,3 +110,4 @@ TEST_CASE("a decision on unwritten memory", "[.][planted][unwritten]") {
 }
 
 }  // namespace
+}  // namespace threads_cpp

@@ -14,6 +14,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace wrappers_canary_cpp {
 namespace {
 
 using memra::ByteRange;
@@ -156,3 +157,4 @@ TEST_CASE("a forward that writes one byte past a plane is caught by the next cal
 }
 
 }  // namespace
+}  // namespace wrappers_canary_cpp

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace wrappers_counting_cpp {
 namespace {
 
 using memra::DevOp;
@@ -111,3 +112,4 @@ TEST_CASE("CountingDev counts what went well only, and a full table of names los
 }
 
 }  // namespace
+}  // namespace wrappers_counting_cpp

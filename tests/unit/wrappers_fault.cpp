@@ -12,6 +12,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace wrappers_fault_cpp {
 namespace {
 
 using memra::DevOp;
@@ -229,3 +230,4 @@ TEST_CASE("a sweep over snapshot_into and rollback: refused or tainted, and a ro
 }
 
 }  // namespace
+}  // namespace wrappers_fault_cpp

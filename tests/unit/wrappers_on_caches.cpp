@@ -21,6 +21,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace wrappers_on_caches_cpp {
 namespace {
 
 using memra::DevOp;
@@ -426,3 +427,4 @@ TEST_CASE("D4 an asynchronous failure that an export meets is not lost", "[wrapp
 }
 
 }  // namespace
+}  // namespace wrappers_on_caches_cpp

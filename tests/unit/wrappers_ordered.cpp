@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+namespace wrappers_ordered_cpp {
 namespace {
 
 using memra::DevOp;
@@ -216,3 +217,4 @@ TEST_CASE("OrderedDev runs its queue when memory is short, because frees wait th
 }
 
 }  // namespace
+}  // namespace wrappers_ordered_cpp

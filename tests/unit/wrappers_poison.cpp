@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+namespace wrappers_poison_cpp {
 namespace {
 
 /// Memory of one arena that is never given back to the system, so that a test may look at what was freed.
@@ -82,3 +83,4 @@ TEST_CASE("a buffer may outlive its PoisonDev, and move assignment poisons what 
 }
 
 }  // namespace
+}  // namespace wrappers_poison_cpp
