@@ -23,7 +23,8 @@ endif()
 function(memra_catch_program target)
   add_executable(${target} ${ARGN})
   memra_own_code(${target})
-  # Most of a test's compile time is the library's templates: several files share them.
+  # Most of a test's compile time is the library's templates: several files share them, and so each has its tests in a
+  # namespace FILE_cpp.
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   memra_third_party(${target} ${ARGN})
   target_link_libraries(${target} PRIVATE memra_catch_main)
