@@ -12,6 +12,7 @@
 
 #include "support.hpp"
 
+namespace attend_cu {
 namespace {
 
 using namespace memra_test;
@@ -353,3 +354,4 @@ TEST_CASE("what only later rows see does not reach earlier ones, be it infinite"
 }
 
 }  // namespace
+}  // namespace attend_cu

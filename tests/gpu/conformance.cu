@@ -4,6 +4,7 @@
 #include "gpu_ops.hpp"
 #include "support.hpp"
 
+namespace conformance_cu {
 namespace {
 
 /// A fresh device object, its context shared with every other test of the program.
@@ -18,3 +19,4 @@ TEST_CASE("a GPU conforms", "[conformance]") {
 }
 
 }  // namespace
+}  // namespace conformance_cu

@@ -17,6 +17,7 @@
 #include "gpu_ops.hpp"
 #include "support.hpp"
 
+namespace engine_cu {
 namespace {
 
 using memra::check;
@@ -192,3 +193,4 @@ TEST_CASE("speculation equals plain decoding to the last byte of state, by every
 }
 
 }  // namespace
+}  // namespace engine_cu

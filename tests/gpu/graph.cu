@@ -7,6 +7,7 @@
 #include "gpu_ops.hpp"
 #include "support.hpp"
 
+namespace graph_cu {
 namespace {
 
 using namespace memra_test;
@@ -130,3 +131,4 @@ TEST_CASE("a replay past max_ctx writes nothing and catch_up says so", "[graph][
 }
 
 }  // namespace
+}  // namespace graph_cu

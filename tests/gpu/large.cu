@@ -16,6 +16,7 @@
 #include "gpu_ops.hpp"
 #include "support.hpp"
 
+namespace large_cu {
 namespace {
 
 using memra::check;
@@ -241,3 +242,4 @@ TEST_CASE("append and attend where byte offsets pass 2^32 and elements 2^31", "[
 }
 
 }  // namespace
+}  // namespace large_cu

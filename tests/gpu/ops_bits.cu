@@ -10,6 +10,7 @@
 #include "gpu_ops.hpp"
 #include "support.hpp"
 
+namespace ops_bits_cu {
 namespace {
 
 using namespace memra_test;
@@ -151,3 +152,4 @@ TEST_CASE("keys that a row does not see change none of its bits", "[ops][sanitiz
 }
 
 }  // namespace
+}  // namespace ops_bits_cu

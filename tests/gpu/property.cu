@@ -28,8 +28,8 @@ inline constexpr bool runs_plain_bodies<Device> = false;
 namespace {
 
 using property::CachePlant;
-using property::DraftPlant;
 using property::Device;
+using property::DraftPlant;
 using property::Script;
 
 std::optional<property::Failure> run(const Script& s, CachePlant cache, DraftPlant draft, property::Did* did) {

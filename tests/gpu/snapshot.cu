@@ -13,6 +13,7 @@
 
 #include "support.hpp"
 
+namespace snapshot_cu {
 namespace {
 
 using memra::CudaDev;
@@ -155,3 +156,4 @@ TEST_CASE("a prefix of 48 layers is a few strided copies", "[snapshot]") {
 }
 
 }  // namespace
+}  // namespace snapshot_cu

@@ -13,6 +13,7 @@
 
 #include "support.hpp"
 
+namespace streams_cu {
 namespace {
 
 using memra::check;
@@ -179,3 +180,4 @@ TEST_CASE("create_pp2 over two streams gives the bits of one", "[streams]") {
 }
 
 }  // namespace
+}  // namespace streams_cu
