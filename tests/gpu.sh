@@ -23,16 +23,18 @@ compile() {
   [ $((started % ${MEMRA_GPU_JOBS:-64})) -ne 0 ] || wait
 }
 
-# objects FOLDER ARCH: every test as FOLDER/NAME.o; every header alone and spec_decode as .obj. Returns 1 if a file was
+# objects FOLDER ARCH: the tests, five to a file since they share most of a compile, as FOLDER/tests_N.o; every header
+# alone and spec_decode as .obj. Returns 1 if a file was
 # not compiled, and says which; spec_decode may be missing.
 objects() {
   to=$1
   started=0
   mkdir -p "$to"
-  rm -f "$to"/*.o "$to"/*.obj "$to/broken"
+  rm -f "$to"/*.o "$to"/*.obj "$to"/*.cu "$to/broken"
   # The quotes below are the program's own.
   # shellcheck disable=SC2089
-  flags="-std=c++20 -O2 -gencode=arch=compute_$2,code=sm_$2 $paths -DMEMRA_TEST_FIXTURES=\"tests/fixtures\""
+  flags="-std=c++20 -O2 --split-compile=0 -gencode=arch=compute_$2,code=sm_$2 $paths"
+  flags="$flags -DMEMRA_TEST_FIXTURES=\"tests/fixtures\""
   flags="$flags -DMEMRA_DEFAULT_MODEL=\"tests/fixtures/tiny\""
   # shellcheck disable=SC2086,SC2090
   {
@@ -40,7 +42,10 @@ objects() {
     if echo '#include <nccl.h>' | "$nvcc" -x cu -E - >/dev/null 2>&1; then
       compile nccl_two.obj "$nvcc" $flags -Itransports/nccl/include -c tests/handover/nccl_two.cu
     fi
-    for source in tests/gpu/*.cu; do compile "$(basename "$source" .cu).o" "$nvcc" $flags -c "$source"; done
+    ls tests/gpu/*.cu | awk -v to="$to" '{ print "#include \"" $0 "\"" >(to "/tests_" int((NR - 1) / 5) ".cu") }'
+    for source in "$to"/tests_*.cu; do
+      compile "$(basename "$source" .cu).o" "$nvcc" $flags -I. -c "$source"
+    done
     for source in tests/gpu/*.cpp; do
       compile "$(basename "$source" .cpp).o" g++ -std=c++20 -O1 $paths -isystem "$lib/include" \
         -isystem "$lib/include/cccl" -c "$source"
