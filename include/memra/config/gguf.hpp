@@ -12,6 +12,7 @@
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
 #include <memra/views.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,14 +44,14 @@ class GgufLayers {
     kv_ = kv_heads();
     const std::vector<bool> recurs = recurrent_layers();
     sliding_ = sliding_layers();
-    const std::size_t shared = f_->size("attention.shared_kv_layers", 0, n_trunk_ - 1, 0);
+    const std::size_t shared = f_->size("attention.shared_kv_layers", 0, n_trunk_ - 1, silent_shared());
     if (!f_->status().ok()) return;
     out_->n_mtp = n_mtp_;
     for (std::size_t il = 0; il < n_all_ && f_->status().ok(); ++il) {
       const bool past = il >= n_trunk_;
       if (!past && il >= n_trunk_ - shared) {
         out_->layers.push_back(borrowed(il, n_trunk_ - shared));
-      } else if (!past && recurs[il]) {
+      } else if (recurs[il]) {
         out_->layers.push_back(other(il));
       } else {
         LayerSpec l = attention_layer(il);
@@ -112,6 +113,10 @@ class GgufLayers {
       recurs[il] = kv_[il] == 0;
       any_zero = any_zero || recurs[il];
     }
+    // Blocks past the trunk attend, or are one's experts.
+    for (std::size_t il = n_trunk_; il < n_all_ && family_->other == GgufOther::mamba2_or_mlp; ++il) {
+      recurs[il] = kv_[il] == 0;
+    }
     if (family_->other != GgufOther::delta) return recurs;
     if (f_->has("attention.recurrent_layers")) {  // a list wins over the interval
       f_->has("full_attention_interval");
@@ -137,7 +142,7 @@ class GgufLayers {
                     ? 0
                     : f_->size("attention.chunk_size", 1, most_positions, 8192);
     } else {
-      window_ = f_->size("attention.sliding_window", 0, most_positions);
+      window_ = f_->size("attention.sliding_window", 0, most_positions, silent_window());
     }
     if (window_ == 0) return sliding;
     const GgufValue* pattern = f_->find("attention.sliding_window_pattern");
@@ -151,6 +156,20 @@ class GgufLayers {
     }
     for (std::size_t il = 0; il < n_trunk_; ++il) sliding[il] = (il + 1) % period != 0;
     return sliding;
+  }
+
+  /// The window of a file that does not say: the first of Gemma 2 had no key for it, and a Gemma 3 without one has no
+  /// windows.
+  std::optional<std::size_t> silent_window() const {
+    if (family_->architecture == "gemma2") return 4096;
+    if (family_->architecture == "gemma3") return 0;
+    return std::nullopt;
+  }
+
+  /// The last layers that borrow K and V, of a file that does not say: those of Gemma 3n behind its twentieth.
+  std::size_t silent_shared() const {
+    constexpr std::size_t own = 20;
+    return family_->architecture == "gemma3n" && n_trunk_ > own ? n_trunk_ - own : 0;
   }
 
   /// Elements of a head: of the windowed layers where they have their own.
@@ -171,9 +190,7 @@ class GgufLayers {
       const std::size_t rank = f_->size("attention.kv_lora_rank", 1, most_dim);
       const std::size_t rope = f_->size("rope.dimension_count", 0, most_head_dim);
       LayerSpec l = full_attention(latent_rows(std::max<std::size_t>(heads_[il], 1), rank, rope, s_->k));
-      if (family_->indexed && has_index(il)) {
-        l.states.emplace_back(index_rows(f_->size("attention.indexer.key_length", 1, most_head_dim), s_->k));
-      }
+      if (family_->indexed && has_index(il)) add_index(l);
       return l;
     }
     const std::size_t k = head_dim("attention.key_length", "attention.key_length_swa", il);
@@ -183,7 +200,13 @@ class GgufLayers {
                std::to_string(il) + "; expected a multiple of head_count_kv = " + std::to_string(kv_[il]) +
                (kv_[il] == 0 ? ", at least 1 there" : ""));
     }
-    return full_attention(attention(*s_, heads_[il], kv_[il], k, v, sliding_[il] ? window_ : 0));
+    LayerSpec l = full_attention(attention(*s_, heads_[il], kv_[il], k, v, sliding_[il] ? window_ : 0));
+    if (family_->indexed && has_index(il)) add_index(l);
+    return l;
+  }
+
+  void add_index(LayerSpec& l) {
+    l.states.emplace_back(index_rows(f_->size("attention.indexer.key_length", 1, most_head_dim), s_->k));
   }
 
   /// The layers that score keys of their own; the first models of the family all do.
@@ -195,8 +218,13 @@ class GgufLayers {
       }
       return il >= n_trunk_ || (il < own.size() && own[il]);
     }
+    // MiniMax M3's first layers, which have no experts, see every key; so does a file without the indexer's weights.
+    if (family_->architecture == "minimax-m3") {
+      return f_->has("attention.indexer.key_length") && il >= f_->size("leading_dense_block_count", 0, n_all_, 0);
+    }
+    // GLM-5.2's first files do not say which: two, then one in four. Models before it were not made for so many tokens.
     if (family_->architecture == "glm-dsa" && f_->size("context_length", 0, most_positions, 0) >= 1048576) {
-      f_->fail(f_->named("attention.indexer.types") + " is missing; expected it where context_length is 1048576");
+      return il >= n_trunk_ || il < 2 || (il - 2) % 4 == 0;
     }
     return true;
   }
@@ -228,6 +256,7 @@ class GgufLayers {
       case GgufOther::mamba2:
         return recurrent(mamba(true));
       case GgufOther::mamba2_or_mlp:
+        if (il >= n_trunk_) return no_state();
         if (feed_forward_.empty()) {
           feed_forward_ = f_->per_layer("feed_forward_length", n_trunk_, n_mtp_, 0, most_dim);
         }

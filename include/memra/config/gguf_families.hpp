@@ -26,11 +26,11 @@ struct GgufFamily {
   std::size_t window_period =
       0;                 ///< windows in all but every n-th layer; 0: no windows; 1: as a pattern in the file says
   bool latent = false;   ///< attention is latent
-  bool indexed = false;  ///< and keeps an indexer's keys
+  bool indexed = false;  ///< layers keep an indexer's keys, too
 };
 
 /// Where llama.cpp and its files have the same name for several families they are one entry.
-inline constexpr std::array<GgufFamily, 37> gguf_families = {{
+inline constexpr std::array<GgufFamily, 38> gguf_families = {{
     {"llama"},
     {"mistral3"},
     {"qwen2"},
@@ -45,6 +45,7 @@ inline constexpr std::array<GgufFamily, 37> gguf_families = {{
     {"glm4moe"},
     {"nemotron"},
     {"minimax-m2"},
+    {"minimax-m3", GgufOther::nothing, 0, false, true},
     {"deci"},
     {"gemma2", GgufOther::nothing, 2},
     {"gemma3", GgufOther::nothing, 6},

@@ -8,6 +8,7 @@
 #include <memra/config/hf_attention.hpp>
 #include <memra/config/hf_gemma.hpp>
 #include <memra/config/hf_latent.hpp>
+#include <memra/config/hf_minimax.hpp>
 #include <memra/config/hf_recurrent.hpp>
 #include <memra/config/json.hpp>
 #include <memra/config/model.hpp>
@@ -27,6 +28,7 @@ enum class HfReader : std::uint8_t {
   mixtral,
   ministral3,
   glm4,
+  glm4v,
   glm4_moe,
   qwen,
   qwen3,
@@ -39,7 +41,8 @@ enum class HfReader : std::uint8_t {
   gemma4_unified,
   gpt_oss,
   llama4,
-  attention_128,
+  minimax_m2,
+  minimax_m3,
   latent,
   sparse_latent,
   mimo_v2,
@@ -62,7 +65,7 @@ struct HfFamily {
 };
 
 /// model_type, without a closing "_text", and how it is read.
-inline constexpr std::array<HfFamily, 56> hf_families = {{
+inline constexpr std::array<HfFamily, 60> hf_families = {{
     {"llama", HfReader::llama},
     {"mistral", HfReader::mistral},
     {"ministral", HfReader::mistral},
@@ -87,11 +90,15 @@ inline constexpr std::array<HfFamily, 56> hf_families = {{
     {"llama4", HfReader::llama4},
     {"glm4", HfReader::glm4},
     {"glm4_moe", HfReader::glm4_moe},
+    {"glm4v", HfReader::glm4v},
+    {"glm4v_moe", HfReader::glm4_moe},
     {"granite", HfReader::llama},
     {"granitemoe", HfReader::llama},
     {"nemotron", HfReader::llama},
     {"mimo", HfReader::qwen},
-    {"minimax_m2", HfReader::attention_128},
+    {"minimax_m2", HfReader::minimax_m2},
+    {"minimax_m3", HfReader::minimax_m3},
+    {"minimax_m3_vl", HfReader::minimax_m3},
     {"deepseek_v2", HfReader::latent},
     {"deepseek_v3", HfReader::latent},
     {"deepseek_v32", HfReader::sparse_latent},
@@ -123,12 +130,15 @@ inline constexpr std::array<HfFamily, 56> hf_families = {{
 
 /// Fields that change what a model keeps. One that is set and that its family's reader did not ask for was not
 /// understood.
-inline constexpr std::array<const char*, 36> hf_state_fields = {
+inline constexpr std::array<const char*, 39> hf_state_fields = {
     "layer_types",
     "layers_block_type",
     "hybrid_override_pattern",
     "hybrid_layer_pattern",
     "attn_type_list",
+    "attn_window_size",
+    "num_key_value_heads_per_layer",
+    "sparse_attention_config",
     "full_attn_idxs",
     "full_attention_idxs",
     "attn_layer_indices",
@@ -176,6 +186,8 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
       return read_attention(f, s, {.windows = Windows::all, .head_dim = 128, .n_kv_heads = 8}, out);
     case HfReader::glm4:
       return read_attention(f, s, {.head_dim = 128, .n_kv_heads = 2}, out);
+    case HfReader::glm4v:
+      return read_attention(f, s, {.n_kv_heads = 2}, out);
     case HfReader::glm4_moe:
       return read_attention(f, s, {.n_kv_heads = 8}, out);
     case HfReader::qwen:
@@ -210,8 +222,10 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
           out);
     case HfReader::llama4:
       return read_llama4(f, s, out);
-    case HfReader::attention_128:
-      return read_attention(f, s, {.head_dim = 128, .n_kv_heads = 8}, out);
+    case HfReader::minimax_m2:
+      return read_minimax_m2(f, s, 8, out);
+    case HfReader::minimax_m3:
+      return read_minimax_m2(f, s, 4, out);
     case HfReader::latent:
       return read_latent(f, s, false, out);
     case HfReader::sparse_latent:

@@ -138,13 +138,7 @@ inline std::size_t hf_nextn(Fields& f) {
   return f.size({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}, 0, 64, 0);
 }
 
-/// MiniMax's count of the same.
-inline std::size_t hf_mtp_modules(Fields& f) {
-  if (!f.boolean("use_mtp", false)) return 0;
-  return f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
-}
-
-/// Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and 3, gpt-oss, GLM-4, MiniMax-M2 and others like them.
+/// Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and 3, gpt-oss, GLM-4 and others like them.
 inline void read_attention(Fields& f, const Storage& s, const HfAttention& family, ModelConfig& out) {
   const HfHeads h = hf_heads(f, family.head_dim, family.n_kv_heads, family.n_heads);
   const HfWindows w = hf_windows(f, family, h.n_layers);
@@ -152,13 +146,7 @@ inline void read_attention(Fields& f, const Storage& s, const HfAttention& famil
     const std::size_t window = kind == LayerKind::sliding ? w.window : 0;
     out.layers.push_back(full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim, window)));
   }
-  if (f.has("attn_type_list")) {  // MiniMax-M2 says of every layer that it is attention
-    for (const LayerKind kind : numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full)) {
-      if (kind == LayerKind::linear) f.fail("field attn_type_list holds 0; expected 1, attention, for every layer");
-    }
-  }
-  add_mtp(out, hf_nextn(f) + hf_mtp_modules(f),
-          full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
+  add_mtp(out, hf_nextn(f), full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, h.head_dim)));
 }
 
 /// Llama 4: chunked layers see the tokens since their chunk began, so a ring of a chunk's rows holds all they need.
@@ -204,10 +192,24 @@ inline void read_mimo_v2(Fields& f, const Storage& s, ModelConfig& out) {
   } else if (kinds.empty()) {
     f.fail("field hybrid_layer_pattern is missing; expected a list of 0 (full) and 1 (sliding), or layer_types");
   }
-  for (const LayerKind kind : kinds) {
-    const AttentionSpec a = kind == LayerKind::sliding ? attention(s, swa_heads, swa_kv, swa_dim, swa_v_dim, window)
-                                                       : attention(s, h.n_heads, h.n_kv_heads, h.head_dim, v_dim);
-    out.layers.push_back(full_attention(a));
+  const LayerSpec full = full_attention(attention(s, h.n_heads, h.n_kv_heads, h.head_dim, v_dim));
+  const LayerSpec sliding = full_attention(attention(s, swa_heads, swa_kv, swa_dim, swa_v_dim, window));
+  for (const LayerKind kind : kinds) out.layers.push_back(kind == LayerKind::sliding ? sliding : full);
+  add_mtp(out, hf_nextn(f), sliding);  // the blocks past the trunk are windowed
+}
+
+/// DeciLM: a list of kv heads, one number per layer.
+inline void read_deci(Fields& f, const Storage& s, std::size_t n_layers, std::size_t n_heads, std::size_t head_dim,
+                      ModelConfig& out) {
+  constexpr const char* name = "num_key_value_heads_per_layer";
+  if (!is_list_of(f, name, n_layers)) return;
+  for (const Json& one : f.at(name)) {
+    const auto kv = Fields::whole(one);
+    if (!kv || *kv == 0 || *kv > n_heads || n_heads % *kv != 0) {
+      return f.fail(f.named(name) + " holds " + Fields::shown(one) +
+                    "; expected divisors of num_attention_heads = " + std::to_string(n_heads));
+    }
+    out.layers.push_back(full_attention(attention(s, n_heads, static_cast<std::size_t>(*kv), head_dim, head_dim)));
   }
 }
 
@@ -216,6 +218,10 @@ inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t n_layers = hf_layers(f);
   const std::size_t n_heads = f.size("num_attention_heads", 1, most_heads);
   const std::size_t head_dim = hf_head_dim(f, n_heads, 0);
+  if (!f.has("block_configs") && f.has("num_key_value_heads_per_layer")) {
+    if (f.status().ok()) read_deci(f, s, n_layers, n_heads, head_dim, out);
+    return;
+  }
   if (!f.has("block_configs")) return f.fail("field block_configs is missing; expected a list of one block per layer");
   if (!is_list_of(f, "block_configs", n_layers)) return;
   for (std::size_t il = 0; il < n_layers && f.status().ok(); ++il) {

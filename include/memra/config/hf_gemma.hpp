@@ -71,7 +71,9 @@ inline std::vector<GemmaHeads> gemma_heads(Fields& f, const HfHeads& h, const Hf
 inline void read_gemma(Fields& f, const Storage& s, bool is_4, std::size_t window, ModelConfig& out) {
   const HfAttention family = {.windows = Windows::pattern, .window = window, .interval = is_4 ? 6U : 5U};
   const HfHeads h = hf_heads(f, 256, is_4 ? 4 : 2, 8);
-  const HfWindows w = hf_windows(f, family, h.n_layers);
+  HfWindows w = hf_windows(f, family, h.n_layers);
+  // Where no list says so, the pattern does not reach the last layer: the family's rule sets it.
+  if (is_4 && !f.has("layer_types") && !w.kinds.empty()) w.kinds.back() = LayerKind::full;
   const std::size_t shared = f.size("num_kv_shared_layers", 0, h.n_layers, is_4 ? 0 : 15);
   const std::vector<GemmaHeads> heads = gemma_heads(f, h, w, is_4);
   if (is_4 && !w.kinds.empty() && w.kinds.back() != LayerKind::full) {

@@ -56,6 +56,10 @@ inline std::vector<bool> hf_indexers(Fields& f, std::size_t n_layers) {
 
 /// @param indexed  the family has sparse attention: layers keep the keys of an indexer, too
 inline void read_latent(Fields& f, const Storage& s, bool indexed, ModelConfig& out) {
+  if (!indexed && !f.boolean("use_mla", true)) {  // DeepSeek-OCR and the smallest VL2: heads like any other's
+    f.knows({"kv_lora_rank", "v_head_dim"});
+    return read_attention(f, s, {}, out);
+  }
   const std::size_t n_layers = hf_layers(f);
   const AttentionSpec latent = hf_latent(f, s);
   std::vector<bool> own(n_layers, false);

@@ -174,6 +174,9 @@ inline void read_falcon_h1(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0, 8);
   // Absent is not null: the family's default is a width of its own.
   const std::size_t inner = f.size("mamba_d_ssm", 1, most_dim, f.is_null("mamba_d_ssm") ? 0 : 1024);
+  for (const char* name : {"layer_types", "layers_block_type"}) {
+    if (f.has(name)) named_kinds(f, name, h.n_layers, {LayerKind::both});
+  }
   LayerSpec both = hf_full(s, h);
   both.states.emplace_back(stored(s, hf_mamba2(f, inner)));
   out.layers.assign(h.n_layers, both);
@@ -242,23 +245,6 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
     f.fail("field layer_types is missing; expected full_attention or conv for every layer, or full_attn_idxs");
   }
   add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, short_conv(hidden, taps))));
-}
-
-/// MiniMax-01 and M1: lightning attention keeps a square matrix per query head and no convolution. The first files of
-/// M2, all of whose layers are attention, have the same model_type.
-inline void read_minimax(Fields& f, const Storage& s, ModelConfig& out) {
-  const HfHeads h = hf_heads(f, 0, 8);
-  std::vector<LayerKind> kinds;
-  if (f.has("layer_types")) kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::linear});
-  if (f.has("attn_type_list")) {
-    const auto listed = numbered_kinds(f, "attn_type_list", h.n_layers, LayerKind::linear, LayerKind::full);
-    if (!kinds.empty()) must_agree(f, "attn_type_list", listed, "layer_types", kinds);
-    kinds = listed;
-  } else if (kinds.empty()) {
-    f.fail("field attn_type_list is missing; expected 0 (lightning) or 1 (attention) for every layer");
-  }
-  add_layers(out, kinds, hf_full(s, h), recurrent(stored(s, lightning(h.n_heads, h.head_dim, h.head_dim))));
-  add_mtp(out, hf_mtp_modules(f), hf_full(s, h));
 }
 
 }  // namespace memra::config

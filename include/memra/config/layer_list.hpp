@@ -19,6 +19,8 @@ enum class LayerKind : std::uint8_t {
   sliding,  ///< attention over a window, or over a chunk of so many tokens
   linear,   ///< a recurrent state: delta rule, Mamba, lightning
   conv,     ///< a short convolution alone
+  both,     ///< attention beside a recurrent state
+  sparse,   ///< attention beside the keys of an indexer of its own
   none,     ///< an MLP or experts: no state
 };
 
@@ -29,7 +31,7 @@ struct KindName {
 };
 
 /// The names of layer_types and layers_block_type.
-inline constexpr std::array<KindName, 17> kind_names = {{
+inline constexpr std::array<KindName, 19> kind_names = {{
     {"full_attention", LayerKind::full},
     {"attention", LayerKind::full},
     {"indexed_attention", LayerKind::full},
@@ -44,6 +46,8 @@ inline constexpr std::array<KindName, 17> kind_names = {{
     {"mamba2", LayerKind::linear},
     {"conv", LayerKind::conv},
     {"short_conv", LayerKind::conv},
+    {"hybrid", LayerKind::both},
+    {"minimax_m3_sparse", LayerKind::sparse},
     {"mlp", LayerKind::none},
     {"moe", LayerKind::none},
     {"none", LayerKind::none},
