@@ -2,47 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <memra/error.hpp>
-#include <plan/figures.hpp>
-#include <plan/json_report.hpp>
 #include <plan/numbers.hpp>
-#include <plan/picture.hpp>
-#include <plan/report.hpp>
 #include <plan/request.hpp>
-#include <plan/verify.hpp>
+#include <plan/run.hpp>
 #include <string>
-
-namespace {
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) planner::refuse("--svg: cannot write " + path);
-}
-
-int run(const planner::Flags& flags) {
-  const planner::Request request = planner::read_request(flags);
-  const planner::Figures figures = planner::figures(request);
-  planner::Verdict verdict = {true, ""};
-  if (flags.verify) verdict = planner::verify(request, figures);
-  if (!flags.svg.empty()) write_file(flags.svg, planner::picture(request, figures));
-  if (flags.json) {
-    planner::OrderedJson json = planner::json_report(request, figures);
-    if (flags.verify) json["verified"] = verdict.equal;
-    std::printf("%s\n", json.dump(2).c_str());
-  } else {
-    planner::print_report(request, figures);
-    if (flags.verify) std::printf("\n%s\n", verdict.words.c_str());
-  }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    planner::refuse("could not write all of the standard output");
-  }
-  return verdict.equal ? 0 : 1;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   planner::Flags f;
@@ -74,7 +38,7 @@ int main(int argc, char** argv) {
         if (value.empty()) planner::refuse(given->get_name() + " is ''; expected a value");
       }
     }
-    return run(f);
+    return planner::run(f);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
     std::fflush(stdout);
