@@ -67,6 +67,10 @@ inline std::string describe(const memra::SharedKvSpec& s) {
   return "shared K and V of layer " + std::to_string(s.donor);
 }
 
+inline std::string describe(const memra::GroupedRowsSpec& g) {
+  return "a row of " + std::to_string(g.dim) + " per " + std::to_string(g.stride) + " tokens";
+}
+
 inline std::string describe(const memra::RecurrentSpec& r) {
   const std::string k = std::to_string(r.d_k);
   const std::string v = std::to_string(r.d_v);

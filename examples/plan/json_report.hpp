@@ -14,11 +14,9 @@ namespace planner {
 using OrderedJson = nlohmann::ordered_json;
 
 inline OrderedJson cost_json(const memra::StateCost& c) {
-  return {{"bytes_per_token", c.bytes_per_token},
-          {"ring_cap_bytes", c.ring_cap_bytes},
-          {"ring_bytes", c.ring_bytes},
-          {"fixed_bytes", c.fixed_bytes},
-          {"second_buffer_bytes", c.second_buffer_bytes}};
+  return {{"bytes_per_token", c.bytes_per_token}, {"ring_cap_bytes", c.ring_cap_bytes},
+          {"ring_bytes", c.ring_bytes},           {"grouped_bytes", c.grouped_bytes},
+          {"fixed_bytes", c.fixed_bytes},         {"second_buffer_bytes", c.second_buffer_bytes}};
 }
 
 /// Text that is a name in a file, as JSON takes it.
@@ -47,6 +45,7 @@ inline OrderedJson json_report(const Request& r, const Figures& f) {
   j["ring_cap_bytes"] = t.ring_cap_bytes;
   j["ring_bytes"] = f.ring_bytes;
   j["ring_slack_bytes"] = t.ring_slack_bytes;
+  j["grouped_bytes"] = t.grouped_bytes;
   j["fixed_bytes"] = f.fixed_bytes;
   j["conv_bytes"] = t.conv_bytes;
   j["ssm_bytes"] = t.ssm_bytes;

@@ -24,15 +24,15 @@ inline std::string layer_range(const Stage& s) {
   return "layers " + std::to_string(s.first_layer) + " to " + std::to_string(s.end_layer - 1);
 }
 
-/// Lines of words and three numbers; columns of nothing but zeros are left out.
+/// Lines of words and numbers; columns of nothing but zeros are left out.
 class Table {
  public:
   void add(const std::string& words, const memra::StateCost& c) {
-    rows_.push_back({words, {c.bytes_per_token, c.ring_cap_bytes, c.fixed_bytes}});
+    rows_.push_back({words, {c.bytes_per_token, c.ring_cap_bytes, c.grouped_bytes, c.fixed_bytes}});
   }
   void print(const char* title) const {
-    constexpr std::array<const char*, 3> names = {"bytes/token", "full windows", "fixed bytes"};
-    std::array<bool, 3> shown{};
+    constexpr std::array<const char*, 4> names = {"bytes/token", "full windows", "grouped rows", "fixed bytes"};
+    std::array<bool, 4> shown{};
     std::size_t width = std::string_view(title).size();
     for (const Row& row : rows_) {
       width = std::max(width, row.words.size());
@@ -56,7 +56,7 @@ class Table {
  private:
   struct Row {
     std::string words;
-    std::array<std::size_t, 3> numbers;
+    std::array<std::size_t, 4> numbers;
   };
   static void add_cell(std::string& line, bool shown, const std::string& text) {
     if (shown) line += std::string(text.size() < 16 ? 16 - text.size() : 1, ' ') + text;
@@ -99,6 +99,7 @@ inline void print_report(const Request& r, const Figures& f) {
   print_part("MTP planes", t.mtp_bytes_per_token * r.ctx);
   print_part("rings: windows", f.ring_bytes - t.ring_slack_bytes);
   print_part("rings: slack for calls and take-backs", t.ring_slack_bytes);
+  print_part("rows of several tokens", t.grouped_bytes);
   print_part("recurrent state", f.fixed_bytes);
   print_part("second buffers", t.second_buffer_bytes);
   const std::string rounds = "rounds of " + std::to_string(r.rounds.rows) + " rows by " +

@@ -35,8 +35,7 @@ namespace memra {
 /// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction. So
 /// does an asynchronous failure (Status::asynchronous) in any call: earlier work of this cache may be what failed. Then
 /// a snapshot holds what it says only if the device was waited for after it was taken and before the failure (S5).
-/// Addresses never change during its life. Used by one thread at a time. Devices must outlive it. Move-only; a
-/// moved-from cache answers bad_state, position 0 and no layers.
+/// Addresses never change. One thread at a time; devices outlive it. Move-only; moved-from it answers bad_state, 0.
 template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
@@ -103,9 +102,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   std::optional<KvLayer> kv(std::size_t il, std::size_t nth = 0) const noexcept {
     const auto* c = core_ ? core_->attention(il, nth).rows : nullptr;
     if (c == nullptr) return std::nullopt;
-    return KvLayer{
-        c->spec,          core_->shown(*c, c->k), core_->shown(*c, c->v), core_->len, core_->stages[stage_of(il)].pos_d,
-        core_->oldest(*c)};
+    return KvLayer{c->spec,    core_->shown(*c, c->k), core_->shown(*c, c->v),
+                   core_->len, pos_d(stage_of(il)),    core_->oldest(*c)};
   }
 
   /// Recurrent state of layer `il`, nullopt where it has none. Rounds of planes change which address is current.
@@ -114,6 +112,13 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (c == nullptr) return std::nullopt;
     const StateElems ssm = c->view({}, c->round).plane_state(core_->plane);
     return RecurLayer{c->spec, c->conv.f32, ssm.f32, core_->pos, c->conv.data(), ssm.data()};
+  }
+
+  /// Rows of layer `il` that stand for several tokens each.
+  std::optional<GroupedLayer> grouped(std::size_t il, std::size_t nth = 0) const noexcept {
+    const auto* c = core_ ? core_->grouped(il, nth) : nullptr;
+    if (c == nullptr) return std::nullopt;
+    return GroupedLayer{c->spec, c->rows, core_->len / c->spec.stride, pos_d(stage_of(il))};
   }
 
   // --- decoding ---

@@ -44,7 +44,7 @@ const std::byte* slab_address(const Cache<Dev>& cache, std::size_t device, SlabK
     if (p.device != device || p.slab != slab || p.kind != PlaneKind::conv) continue;
     const auto& states = cache.config().layers[p.layer].states;
     std::size_t nth = 0;  // among the recurrent states, as recur() counts
-    for (std::size_t i = 0; i < p.state; ++i) nth += detail::role_of(states[i]).attention ? 0 : 1;
+    for (std::size_t i = 0; i < p.state; ++i) nth += detail::role_of(states[i]).recurrent ? 1 : 0;
     return cache.recur(p.layer, nth)->conv_data - p.offset;
   }
   return nullptr;

@@ -24,6 +24,14 @@ struct KvLayer {
   std::size_t v_row_bytes() const noexcept { return v ? row_bytes(spec.v_format, v.shape.width) : 0; }
 };
 
+/// Rows of one layer that stand for several tokens each, at rest. Rows [0, len) are committed: those of whole groups.
+struct GroupedLayer {
+  GroupedRowsSpec spec;
+  ConstPlaneView rows;
+  std::size_t len = 0;                  ///< Cache::len() / stride
+  const std::int32_t* pos_d = nullptr;  ///< device: the stage's mirror of pos, which counts tokens
+};
+
 /// One recurrent layer at rest: state after `pos` tokens. Read it as f32 through the StateElems, or as bytes.
 struct RecurLayer {
   RecurrentSpec spec;
@@ -51,6 +59,11 @@ struct KvComponent {
 /// Owns nothing: asks the donor.
 struct SharedKvComponent {
   SharedKvSpec spec;
+};
+struct GroupedComponent {
+  GroupedRowsSpec spec;
+  PlaneView rows;
+  std::uint64_t written_in = 0;
 };
 struct RecurComponent {
   RecurrentSpec spec;
@@ -84,7 +97,7 @@ struct RecurComponent {
     return r;
   }
 };
-using Component = std::variant<KvComponent, SharedKvComponent, RecurComponent>;
+using Component = std::variant<KvComponent, SharedKvComponent, RecurComponent, GroupedComponent>;
 
 }  // namespace detail
 }  // namespace memra

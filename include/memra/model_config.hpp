@@ -58,8 +58,20 @@ struct RecurrentSpec {
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;
 };
 
+/// Rows that stand for several tokens each (DeepSeek V4's compressed keys, which are their values, too): one row of
+/// `dim` elements for every `stride` tokens, written with the last of them. What of it depends on tokens of a group
+/// that is not full yet is a recurrent state beside it: a convolution's history, say. Kernels are the engine's.
+struct GroupedRowsSpec {
+  std::size_t dim = 0;     ///< a multiple of 32 for block formats
+  std::size_t stride = 0;  ///< tokens of a row; at least 1
+  Format format = Format::q8_0;
+  Layout layout = Layout::blocks;
+
+  friend bool operator==(const GroupedRowsSpec&, const GroupedRowsSpec&) = default;
+};
+
 /// Every kind of state a layer may have. A new alternative does not compile until every visitor handles it.
-using StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec>;
+using StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec, GroupedRowsSpec>;
 
 /// The state of one layer: several for a layer with parallel branches, none for one that keeps nothing.
 struct LayerSpec {
@@ -118,6 +130,12 @@ constexpr AttentionSpec latent_rows(std::size_t n_heads, std::size_t kv_lora_ran
 /// Keys of a sparse-attention indexer: rows of `dim` that are only scored. Nothing is attended.
 constexpr AttentionSpec index_rows(std::size_t dim, Format format = Format::q8_0, Layout layout = Layout::blocks) {
   return latent_rows(1, 0, dim, format, layout);
+}
+
+/// One row of `dim` elements for every `stride` tokens.
+constexpr GroupedRowsSpec grouped_rows(std::size_t dim, std::size_t stride, Format format = Format::q8_0,
+                                       Layout layout = Layout::blocks) {
+  return {dim, stride, format, layout};
 }
 
 /// Gated delta rule (Qwen3-Next and kin): one decay per value head, convolution over q, k and v.
@@ -209,12 +227,15 @@ Overloaded(F...) -> Overloaded<F...>;
 
 /// What a state is in a layer: which accessor answers for it, and whether a step writes it.
 struct StateRole {
-  bool attention = false;  ///< kv(), kv_write and kv_read count it; else recur() does
+  bool attention = false;  ///< kv(), kv_write and kv_read count it
+  bool recurrent = false;  ///< recur() counts it
   bool written = false;    ///< has views of its own, to be taken in every step
 };
 constexpr StateRole role_of(const StateSpec& state) noexcept {
-  static_assert(std::variant_size_v<StateSpec> == 3, "memra: say here what the new kind of state is");
-  return {!std::holds_alternative<RecurrentSpec>(state), !std::holds_alternative<SharedKvSpec>(state)};
+  static_assert(std::variant_size_v<StateSpec> == 4, "memra: say here what the new kind of state is");
+  const bool shared = std::holds_alternative<SharedKvSpec>(state);
+  return {shared || std::holds_alternative<AttentionSpec>(state), std::holds_alternative<RecurrentSpec>(state),
+          !shared};
 }
 
 }  // namespace detail

@@ -34,11 +34,12 @@ struct PlanePlan {
   SlabKind slab = SlabKind::rows;
   std::size_t offset = 0;    ///< bytes from the start of the slab; a multiple of plane_alignment
   std::size_t payload = 0;   ///< bytes that hold data
-  std::size_t tail_pad = 0;  ///< kv_tail_pad for K and V, 0 otherwise
+  std::size_t tail_pad = 0;  ///< kv_tail_pad for planes of rows, 0 otherwise
   std::size_t pad = 0;       ///< gap and alignment up to the next plane or the end of the slab
   std::size_t window = 0;    ///< of a ring, or of planes that hold one whole: only its last rows are kept by a prefix
   bool ring = false;         ///< row r is physical row r mod shape.rows
-  PlaneShape shape;          ///< K and V: as stored; conv, ssm: [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
+  std::size_t stride = 1;    ///< tokens of a row
+  PlaneShape shape;          ///< rows: as stored; conv, ssm: [rows][width] = [conv_dim][d_conv-1], [n_v*d_v][d_k]
 };
 
 struct StagePlan {
@@ -64,6 +65,7 @@ struct DevicePlan {
 struct PlanTotals {
   std::size_t k_bytes = 0;
   std::size_t v_bytes = 0;
+  std::size_t grouped_bytes = 0;  ///< of rows that stand for several tokens: max_ctx / stride of them
   std::size_t conv_bytes = 0;
   std::size_t ssm_bytes = 0;
   std::size_t second_buffer_bytes = 0;
@@ -118,7 +120,7 @@ class PlanBuilder {
     PlanePlan p = plane;
     std::size_t& end = slab(p.device, p.slab);
     p.payload = payload.value();
-    p.tail_pad = p.kind == PlaneKind::k || p.kind == PlaneKind::v ? kv_tail_pad : 0;
+    p.tail_pad = p.slab == SlabKind::rows ? kv_tail_pad : 0;
     p.offset = end;
     const CheckedSize used = CheckedSize(end) + p.payload + p.tail_pad;
     const CheckedSize next = align_up(used + gap(p.device), plane_alignment);
@@ -188,6 +190,14 @@ inline void add_planes(PlanBuilder& b, PlanePlan at, const AttentionSpec& a, std
 
 inline void add_planes(PlanBuilder&, const PlanePlan&, const SharedKvSpec&, std::size_t) {}
 
+inline void add_planes(PlanBuilder& b, PlanePlan at, const GroupedRowsSpec& g, std::size_t max_ctx) {
+  at.slab = SlabKind::rows;
+  at.kind = PlaneKind::grouped;
+  at.stride = g.stride;
+  at.shape = {g.format, g.layout, max_ctx / g.stride, g.dim};
+  b.add(at, checked_plane_bytes(at.shape));
+}
+
 inline void add_planes(PlanBuilder& b, PlanePlan at, const RecurrentSpec& r, std::size_t /*max_ctx*/) {
   at.slab = SlabKind::state;
   at.kind = PlaneKind::conv;
@@ -227,7 +237,7 @@ inline void note_attention(PlanBuilder& b, Plan& plan, const StateSpec& state, c
                           if (s.n_heads != 0) a.n_heads = s.n_heads;
                           if (a.head_dim_v != 0) plan.attention.push_back(a);
                         },
-                        [](const RecurrentSpec&) {}},
+                        [](const RecurrentSpec&) {}, [](const GroupedRowsSpec&) {}},
              state);
 }
 
@@ -252,6 +262,9 @@ inline Status sum_plan(Plan& plan) noexcept {
         break;
       case PlaneKind::v:
         t.v_bytes += p.payload;
+        break;
+      case PlaneKind::grouped:
+        t.grouped_bytes += p.payload;
         break;
       case PlaneKind::conv:
         t.conv_bytes += p.payload;

@@ -10,6 +10,7 @@ namespace memra {
 enum class PlaneKind : std::uint8_t {
   k,
   v,
+  grouped,  ///< rows that stand for several tokens each
   conv,
   ssm,
   ssm_alt,
@@ -26,6 +27,8 @@ constexpr std::string_view to_string(PlaneKind kind) noexcept {
       return "k";
     case PlaneKind::v:
       return "v";
+    case PlaneKind::grouped:
+      return "grouped";
     case PlaneKind::conv:
       return "conv";
     case PlaneKind::ssm:

@@ -15,17 +15,19 @@ struct StateCost {
   std::size_t bytes_per_token = 0;      ///< of planes that grow with the context
   std::size_t ring_cap_bytes = 0;       ///< of a full window in every ring
   std::size_t ring_bytes = 0;           ///< of the rings at this context
+  std::size_t grouped_bytes = 0;        ///< of rows that stand for several tokens, at this context
   std::size_t fixed_bytes = 0;          ///< one copy of the recurrent state: d_conv - 1 columns and the ssm
   std::size_t second_buffer_bytes = 0;  ///< second copies of the ssm
 
   /// All of it at `ctx` rows of context: the one that the cost was asked for.
   constexpr std::size_t at(std::size_t ctx) const noexcept {
-    return bytes_per_token * ctx + ring_bytes + fixed_bytes + second_buffer_bytes;
+    return bytes_per_token * ctx + ring_bytes + grouped_bytes + fixed_bytes + second_buffer_bytes;
   }
 
   friend constexpr StateCost operator+(const StateCost& a, const StateCost& b) noexcept {
-    return {a.bytes_per_token + b.bytes_per_token, a.ring_cap_bytes + b.ring_cap_bytes, a.ring_bytes + b.ring_bytes,
-            a.fixed_bytes + b.fixed_bytes, a.second_buffer_bytes + b.second_buffer_bytes};
+    return {a.bytes_per_token + b.bytes_per_token, a.ring_cap_bytes + b.ring_cap_bytes,
+            a.ring_bytes + b.ring_bytes,           a.grouped_bytes + b.grouped_bytes,
+            a.fixed_bytes + b.fixed_bytes,         a.second_buffer_bytes + b.second_buffer_bytes};
   }
   friend constexpr bool operator==(const StateCost&, const StateCost&) = default;
 };
@@ -48,6 +50,12 @@ constexpr StateCost state_cost(const AttentionSpec& a, std::size_t max_ctx) noex
 /// A layer that borrows keeps nothing.
 constexpr StateCost state_cost(const SharedKvSpec&, std::size_t) noexcept {
   return {};
+}
+
+constexpr StateCost state_cost(const GroupedRowsSpec& g, std::size_t max_ctx) noexcept {
+  StateCost c;
+  c.grouped_bytes = row_bytes(g.format, g.dim) * (max_ctx / g.stride);
+  return c;
 }
 
 constexpr StateCost state_cost(const RecurrentSpec& r, std::size_t) noexcept {

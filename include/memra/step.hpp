@@ -72,6 +72,15 @@ class Step {
     return c->view(core_->step_pos(il), core_->how(*c));
   }
 
+  /// Rows of layer `il` that stand for several tokens each: GroupedView::ends says which of the call's tokens write
+  /// one.
+  Result<GroupedView> grouped(std::size_t il, std::size_t nth = 0) {
+    detail::GroupedComponent* c = core_->grouped(il, nth);
+    if (Status s = usable("grouped", "grouped", il, c != nullptr); !s) return s;
+    if (Status s = take("grouped", il, *c); !s) return s;
+    return GroupedView{c->rows, c->spec.stride, core_->step_pos(il)};
+  }
+
   /// Where to leave the residual stream after layer `il`; nullopt if no sink is armed or the layer is not tapped.
   std::optional<TapView> tap(std::size_t il) const noexcept {
     if (!open() || core_->tainted || !core_->taps) return std::nullopt;

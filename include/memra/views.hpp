@@ -79,6 +79,24 @@ struct KvReadView {
   bool v_in_k = false;  ///< V is the first head_dim_v elements of each head's K (MLA)
 };
 
+/// Rows that stand for `stride` tokens each, as a step writes and reads them. Row g is that of tokens [g * stride,
+/// (g + 1) * stride) and is written by the last of them.
+struct GroupedView {
+  PlaneView rows;  ///< [max_ctx / stride][dim]
+  std::size_t stride = 1;
+  StepPos at = {};
+
+  /// Rows that row `i` of a call at `pos` sees: those of whole groups, its own among them if it ends one.
+  MEMRA_HD constexpr std::size_t seen(std::int32_t pos, std::size_t i) const noexcept {
+    return pos < 0 ? 0 : (static_cast<std::size_t>(pos) + i + 1) / stride;
+  }
+  /// Whether row `i` of a call at `pos` ends a group: it writes row seen(pos, i) - 1.
+  MEMRA_HD constexpr bool ends(std::int32_t pos, std::size_t i) const noexcept {
+    const std::size_t token = static_cast<std::size_t>(pos < 0 ? 0 : pos) + i;
+    return pos >= 0 && token < at.capacity && (token + 1) % stride == 0;
+  }
+};
+
 /// Which key head a value head reads.
 enum class KeyHeadMode : std::uint8_t {
   grouped,      ///< Hugging Face: h / (n_v / n_k)
@@ -273,8 +291,8 @@ struct DraftView {
   std::size_t block_rows = 0;           ///< rows of the block in this call
 };
 
-static_assert(std::is_trivially_copyable_v<StateElems> && std::is_trivially_copyable_v<KvWriteView> &&
-              std::is_trivially_copyable_v<KvReadView> && std::is_trivially_copyable_v<RecurView> &&
-              std::is_trivially_copyable_v<DraftView>);
+static_assert(std::is_trivially_copyable_v<StateElems> && std::is_trivially_copyable_v<GroupedView> &&
+              std::is_trivially_copyable_v<KvWriteView> && std::is_trivially_copyable_v<KvReadView> &&
+              std::is_trivially_copyable_v<RecurView> && std::is_trivially_copyable_v<DraftView>);
 
 }  // namespace memra

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.22)
 
 file(READ "${INCLUDE}/memra/model_config.hpp" text)
-set(kinds "using StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec>;")
+set(kinds "using StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec, GroupedRowsSpec>;")
 string(FIND "${text}" "${kinds}" at)
 if(at EQUAL -1)
   message(FATAL_ERROR "model_config.hpp no longer says: ${kinds}")
@@ -12,7 +12,7 @@ endif()
 if(ALTERNATIVE)
   string(REPLACE
            "${kinds}"
-           "struct OneMoreSpec {\n  friend bool operator==(const OneMoreSpec&, const OneMoreSpec&) = default;\n};\nusing StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec, OneMoreSpec>;"
+           "struct OneMoreSpec {\n  friend bool operator==(const OneMoreSpec&, const OneMoreSpec&) = default;\n};\nusing StateSpec = std::variant<AttentionSpec, SharedKvSpec, RecurrentSpec, GroupedRowsSpec, OneMoreSpec>;"
            text "${text}")
 endif()
 file(WRITE "${WORK}/memra/model_config.hpp" "${text}")

@@ -67,7 +67,7 @@ inline void require_totals(const memra::config::Model& m, std::size_t per_token,
     REQUIRE(c.mtp.bytes_per_token == mtp_per_token);
     REQUIRE(c.trunk.ring_cap_bytes + c.mtp.ring_cap_bytes == ring_cap);
     REQUIRE(c.trunk.fixed_bytes + c.mtp.fixed_bytes == fixed);
-    REQUIRE(c.trunk.at(ctx) + c.mtp.at(ctx) == t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes);
+    REQUIRE(c.trunk.at(ctx) + c.mtp.at(ctx) == t.k_bytes + t.v_bytes + t.grouped_bytes + t.conv_bytes + t.ssm_bytes);
   }
 }
 

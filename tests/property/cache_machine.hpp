@@ -577,6 +577,8 @@ class CacheMachine {
     for (const Part& p : ref_.parts()) {
       if (std::holds_alternative<memra::RecurrentSpec>(p.spec)) {
         addresses_.push_back(cache_->recur(p.layer, p.nth)->ssm_data);
+      } else if (std::holds_alternative<memra::GroupedRowsSpec>(p.spec)) {
+        addresses_.push_back(cache_->grouped(p.layer, p.nth)->rows.data);
       } else {
         addresses_.push_back(cache_->kv(p.layer, p.nth)->k.data);
         addresses_.push_back(cache_->kv(p.layer, p.nth)->v.data);
@@ -622,6 +624,14 @@ class CacheMachine {
             expect(Reference::run_bytes(all.data(), plane.shape, plane.phys(r)) == (v ? want.second : want.first),
                    who + (v ? "V" : "K") + " row " + std::to_string(r) + " holds other bytes");
           }
+        }
+      } else if (const auto* g = std::get_if<memra::GroupedRowsSpec>(&part.spec)) {
+        const auto rows = *c.grouped(part.layer, part.nth);
+        expect(rows.len == tokens.size() / g->stride, who + "another len of grouped rows");
+        const Bytes all = get(dev, rows.rows.data, memra::sub_planes(rows.rows.shape).bytes);
+        for (std::size_t i = 0; i < rows.len; ++i) {
+          expect(Reference::run_bytes(all.data(), rows.rows.shape, i) == ref_.group(p, i),
+                 who + "grouped row " + std::to_string(i) + " holds other bytes");
         }
       } else if (settled) {
         const auto r = *c.recur(part.layer, part.nth);

@@ -57,6 +57,22 @@ struct AppendBody {
   }
 };
 
+/// Writes the row of every group that ends in the step.
+struct GroupBody {
+  memra::GroupedView w;
+  std::size_t layer;
+  std::size_t nth;
+  StepTokens t;
+
+  void operator()(const memra::Item& item) const noexcept {
+    if (!w.ends(*w.at.pos_d, item.x)) return;
+    const std::size_t row = w.seen(*w.at.pos_d, item.x) - 1;
+    const auto x = memra_test::stand_in::row(memra_test::stand_in::kind_group, layer, nth, w.rows.shape.width,
+                                             t.token[item.x], row);
+    memra::encode_row(w.rows, row, x.data());
+  }
+};
+
 /// Moves conv and ssm on in place.
 struct RecurBody {
   memra::RecurView w;
@@ -94,9 +110,10 @@ struct Part {
 inline std::vector<Part> parts_of(const memra::ModelConfig& cfg) {
   std::vector<Part> parts;
   for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
-    std::size_t seen[2] = {0, 0};
+    std::size_t seen[3] = {0, 0, 0};
     for (const memra::StateSpec& s : cfg.layers[il].states) {
-      parts.push_back({il, seen[std::holds_alternative<memra::RecurrentSpec>(s) ? 1 : 0]++, s});
+      const bool grouped = std::holds_alternative<memra::GroupedRowsSpec>(s);
+      parts.push_back({il, seen[grouped ? 2 : std::holds_alternative<memra::RecurrentSpec>(s) ? 1 : 0]++, s});
     }
   }
   return parts;
@@ -148,6 +165,16 @@ class Reference {
             std::pair{encode(memra_test::stand_in::kind_k, {a.k_format, a.k_layout, 0, a.n_kv_heads * a.head_dim_k}),
                       encode(memra_test::stand_in::kind_v, {a.v_format, a.v_layout, 0, a.n_kv_heads * a.head_dim_v})})
         .first->second;
+  }
+
+  /// The bytes of grouped row `g` of part `p`: its group's last token is its own.
+  Bytes group(std::size_t p, std::size_t g) const {
+    const auto& spec = std::get<memra::GroupedRowsSpec>(parts_[p].spec);
+    const memra::PlaneShape shape{spec.format, spec.layout, 1, spec.dim};
+    const Token t = tokens_[(g + 1) * spec.stride - 1];
+    const Bytes all = memra_test::stand_in::encode_rows(memra_test::stand_in::kind_group, parts_[p].layer,
+                                                        parts_[p].nth, shape, {&t, 1}, g);
+    return run_bytes(all.data(), shape, 0);
   }
 
   /// conv and ssm of part `p` after `pos` tokens, in the formats they are kept in.
@@ -210,6 +237,22 @@ memra::Status write_by_copies(Dev& dev, const memra::KvWriteView& w, const Part&
   return {};
 }
 template <class Dev>
+memra::Status write_by_copies(Dev& dev, const memra::GroupedView& w, const Part& part, const Tokens& tokens) {
+  std::int32_t pos = -1;
+  if (auto s =
+          dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w.at.pos_d), sizeof pos);
+      !s) {
+    return s;
+  }
+  const auto first = static_cast<std::size_t>(pos);
+  if (first >= w.at.capacity) return {};
+  const Tokens fit = memra_test::part(tokens, 0, std::min(tokens.size(), w.at.capacity - first));
+  const Tokens ends = memra_test::stand_in::group_ends(fit, first, w.stride);
+  const auto rows = memra_test::stand_in::encode_rows(memra_test::stand_in::kind_group, part.layer, part.nth,
+                                                      w.rows.shape, ends, first / w.stride);
+  return memra_test::stand_in::write_rows(dev, w.rows, first / w.stride, rows, ends.size());
+}
+template <class Dev>
 memra::Status write_by_copies(Dev& dev, const memra::RecurView& w, const memra::RecurrentSpec& spec, const Part& part,
                               const Tokens& tokens) {
   Bytes conv(memra_test::stand_in::conv_bytes(spec));
@@ -256,6 +299,14 @@ memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const
       if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
     } else {
       if (auto s = write_by_copies(dev, *w, *r, part, tokens); !s) return s;
+    }
+  } else if (std::holds_alternative<memra::GroupedRowsSpec>(part.spec)) {
+    auto w = step.grouped(part.layer, part.nth);
+    if (!w) return w.status();
+    if constexpr (runs_plain_bodies<Dev>) {
+      if (auto s = memra::launch(dev, "group", {t.n}, GroupBody{*w, part.layer, part.nth, t}); !s) return s;
+    } else {
+      if (auto s = write_by_copies(dev, *w, part, tokens); !s) return s;
     }
   } else if (std::holds_alternative<memra::AttentionSpec>(part.spec)) {
     auto w = step.kv_write(part.layer, part.nth);

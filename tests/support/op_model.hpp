@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
+#include <memra/codec.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/ops.hpp>
 #include <memra/step.hpp>
@@ -41,6 +42,7 @@ class OpModel {
       if (il == skip) continue;
       std::size_t attention = 0;
       std::size_t recurrent = 0;
+      std::size_t grouped = 0;
       for (const memra::StateSpec& spec : cfg_.layers[il].states) {
         const auto run = memra::detail::Overloaded{
             [&](const memra::AttentionSpec& a) { return attend(cache.dev(il), step, il, attention++, a, rows, out); },
@@ -48,6 +50,7 @@ class OpModel {
               const auto& a = std::get<memra::AttentionSpec>(cfg_.layers[s.donor].states[s.nth]);
               return attend(cache.dev(il), step, il, attention++, a, rows, out, false);
             },
+            [&](const memra::GroupedRowsSpec& g) { return group(step, il, grouped++, g, rows, out); },
             [&](const memra::RecurrentSpec& r) { return recur(cache.dev(il), step, il, recurrent++, r, rows, out); }};
         if (auto s = std::visit(run, spec); !s) return s;
       }
@@ -117,6 +120,21 @@ class OpModel {
     Scratch scratch(memra::detail::attend_scratch_bytes(heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v, rows));
     if (auto s = ops.attend(*r, {q.data(), out.data(), heads, 0.25F}, scratch.view()); !s) return s;
     add(h, out, rows, heads * a.head_dim_v);
+    return {};
+  }
+
+  /// The engine's part: the row of a group from the residual stream of its last token, written where the device's word
+  /// for the position says. Host memory, as for the taps.
+  template <class Dev>
+  static memra::Status group(memra::Step<Dev>& step, std::size_t il, std::size_t nth, const memra::GroupedRowsSpec& g,
+                             std::size_t rows, const std::vector<float>& h) {
+    const auto view = step.grouped(il, nth);
+    if (!view) return view.status();
+    const auto x = mixed(100, il, nth, rows, g.dim, h, 1.0F);
+    for (std::size_t i = 0; i < rows; ++i) {
+      if (!view->ends(*view->at.pos_d, i)) continue;
+      memra::encode_row(view->rows, view->seen(*view->at.pos_d, i) - 1, x.data() + i * g.dim);
+    }
     return {};
   }
 

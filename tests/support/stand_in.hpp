@@ -49,7 +49,7 @@ inline float value(std::uint64_t kind, std::uint64_t layer, std::uint64_t nth, s
   return static_cast<float>(static_cast<std::int32_t>(static_cast<std::uint32_t>(h))) * (1.0F / 2147483648.0F);
 }
 
-enum Kind : std::uint64_t { kind_k, kind_v, kind_conv, kind_key, kind_value, kind_tap };
+enum Kind : std::uint64_t { kind_k, kind_v, kind_conv, kind_key, kind_value, kind_tap, kind_group };
 
 /// One K or V row, not yet encoded.
 inline std::vector<float> row(Kind kind, std::size_t layer, std::size_t nth, std::size_t width, Token token,
@@ -143,6 +143,16 @@ std::vector<std::byte> read_rows(Dev& dev, const memra::ConstPlaneView& plane, s
   return out;
 }
 
+/// The tokens that end a group of `stride`, of a stream whose first one is at `first_pos`: grouped rows are theirs.
+/// Their own number is the row's.
+inline Tokens group_ends(std::span<const Token> tokens, std::size_t first_pos, std::size_t stride) {
+  Tokens ends;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if ((first_pos + i + 1) % stride == 0) ends.push_back(tokens[i]);
+  }
+  return ends;
+}
+
 /// The first row that a query at `pos` sees of a ring; 0 for planes of max_ctx rows.
 inline std::size_t first_row(const memra::AttentionSpec& a, std::size_t pos) {
   return a.ring_slack == 0 || pos < a.window ? 0 : pos - (a.window - 1);
@@ -158,8 +168,22 @@ memra::Status forward(memra::Cache<Dev>& cache, memra::Step<Dev>& step, std::spa
     Dev& dev = cache.dev(il);
     std::size_t attention = 0;
     std::size_t recurrent = 0;
+    std::size_t grouped = 0;
     for (const memra::StateSpec& spec : cfg.layers[il].states) {
-      if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
+      if (const auto* group = std::get_if<memra::GroupedRowsSpec>(&spec)) {
+        auto w = step.grouped(il, grouped);
+        if (!w) return w.status();
+        std::int32_t pos = -1;
+        if (auto s = dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w->at.pos_d),
+                                  sizeof pos);
+            !s) {
+          return s;
+        }
+        const Tokens ends = group_ends(tokens, static_cast<std::size_t>(pos), group->stride);
+        const std::size_t first = static_cast<std::size_t>(pos) / group->stride;
+        const auto rows = encode_rows(kind_group, il, grouped++, w->rows.shape, ends, first);
+        if (auto s = write_rows(dev, w->rows, first, rows, ends.size()); !s) return s;
+      } else if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
         if (auto s = step.kv_read(il, attention++).status(); !s) return s;  // the donor's rows, written before
       } else if (const auto* kv = std::get_if<memra::AttentionSpec>(&spec)) {
         auto w = step.kv_write(il, attention);
@@ -251,7 +275,9 @@ inline std::string difference(const Image& a, const Image& b) {
   if (a.mirrors_agree != b.mirrors_agree) return "a mirror of pos";
   if (a.parts.size() != b.parts.size()) return "number of parts";
   for (std::size_t i = 0; i < a.parts.size(); ++i) {
-    if (a.parts[i] != b.parts[i]) return "part " + std::to_string(i) + (i % 2 == 0 ? " (K or conv)" : " (V or ssm)");
+    if (a.parts[i] != b.parts[i]) {
+      return "part " + std::to_string(i) + (i % 2 == 0 ? " (K, conv or grouped rows)" : " (V or ssm)");
+    }
   }
   return "nothing";
 }
@@ -263,8 +289,20 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
   for (std::size_t il = 0; il < cfg.layers.size(); ++il) {
     std::size_t attention = 0;
     std::size_t recurrent = 0;
+    std::size_t grouped = 0;
     for (const memra::StateSpec& spec : cfg.layers[il].states) {
-      if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
+      if (const auto* g = std::get_if<memra::GroupedRowsSpec>(&spec)) {
+        const Tokens ends = stand_in::group_ends(tokens, 0, g->stride);
+        const memra::PlaneShape shape{g->format, g->layout, ends.size(), g->dim};
+        const auto bytes = stand_in::encode_rows(stand_in::kind_group, il, grouped++, shape, ends, 0);
+        image.parts.emplace_back();
+        const memra::Segments runs = memra::segments(shape, 0, ends.size());
+        for (std::size_t i = 0; i < runs.count; ++i) {
+          const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs.run[i].offset);
+          image.parts.back().insert(image.parts.back().end(), at, at + static_cast<std::ptrdiff_t>(runs.run[i].bytes));
+        }
+        image.parts.emplace_back();
+      } else if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
         ++attention;
       } else if (const auto* a = std::get_if<memra::AttentionSpec>(&spec)) {
         const memra::PlaneShape k{a->k_format, a->k_layout, 0, a->n_kv_heads * a->head_dim_k};
@@ -318,8 +356,16 @@ Image image(const memra::Cache<Dev>& cache) {
     Dev& dev = cache.dev(il);
     std::size_t attention = 0;
     std::size_t recurrent = 0;
+    std::size_t grouped = 0;
     for (const memra::StateSpec& spec : cache.config().layers[il].states) {
-      if (const auto* shared = std::get_if<memra::SharedKvSpec>(&spec)) {
+      if (const auto* g = std::get_if<memra::GroupedRowsSpec>(&spec)) {
+        const auto layer = *cache.grouped(il, grouped++);
+        if (layer.len != out.len / g->stride || layer.rows.shape.rows != cache.max_ctx() / g->stride) {
+          out.mirrors_agree = false;
+        }
+        out.parts.push_back(stand_in::read_rows(dev, layer.rows, 0, layer.len));
+        out.parts.emplace_back();
+      } else if (const auto* shared = std::get_if<memra::SharedKvSpec>(&spec)) {
         const auto layer = *cache.kv(il, attention++);
         const auto donor = *cache.kv(shared->donor, shared->nth);
         const bool same = layer.k.data == donor.k.data && layer.v.data == donor.v.data && layer.len == out.len &&
@@ -425,16 +471,18 @@ inline memra::ModelConfig kinds_model(memra::Format k = memra::Format::q8_0, mem
   const memra::AttentionSpec tight = memra::windowed(attention_spec(v, k, layout), 40, 24);
   const memra::AttentionSpec latent = memra::latent_rows(4, 32, 32, k, layout);
   memra::ModelConfig cfg;
-  cfg.layers = {{{ring, memra::gated_delta(1, 2, 16, 3, 4)}},
-                {{tight, memra::stored_as(memra::mamba2(2, 4, 1, 16, 4), Format::bf16, Format::f32)}},
-                memra::recurrent(memra::stored_as(memra::kda(2, 5, 3, 4), Format::f32, Format::bf16)),
-                memra::shared_attention(1, 4),
-                {{latent, memra::SharedKvSpec{1, 0, 0}, memra::index_rows(32, v, layout)}},
-                memra::recurrent(memra::mamba1(6, 4, 3)),
-                memra::recurrent(memra::stored_as(memra::lightning(2, 5, 3), Format::f32, Format::f16)),
-                memra::recurrent(memra::stored_as(memra::short_conv(7, 3), Format::f16, Format::f32)),
-                memra::no_state(),
-                {{memra::windowed(latent, 20, 30)}}};
+  cfg.layers = {
+      {{ring, memra::gated_delta(1, 2, 16, 3, 4)}},
+      {{tight, memra::stored_as(memra::mamba2(2, 4, 1, 16, 4), Format::bf16, Format::f32)}},
+      memra::recurrent(memra::stored_as(memra::kda(2, 5, 3, 4), Format::f32, Format::bf16)),
+      memra::shared_attention(1, 4),
+      {{latent, memra::SharedKvSpec{1, 0, 0}, memra::index_rows(32, v, layout)}},
+      {{memra::mamba1(6, 4, 3), memra::grouped_rows(32, 4, k, layout), memra::grouped_rows(64, 7, v, layout)}},
+      memra::recurrent(memra::stored_as(memra::lightning(2, 5, 3), Format::f32, Format::f16)),
+      memra::recurrent(memra::stored_as(memra::short_conv(7, 3), Format::f16, Format::f32)),
+      {{memra::grouped_rows(32, 128, k, layout)}},
+      memra::no_state(),
+      {{memra::windowed(latent, 20, 30)}}};
   cfg.n_vocab = 16;
   cfg.n_mtp = 1;
   return cfg;

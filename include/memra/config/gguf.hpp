@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memra/config/gguf_compressed.hpp>
 #include <memra/config/gguf_families.hpp>
 #include <memra/config/gguf_fields.hpp>
 #include <memra/config/gguf_reader.hpp>
@@ -39,6 +40,7 @@ class GgufLayers {
     }
     if (!f_->status().ok()) return;
     n_trunk_ = n_all_ - n_mtp_;
+    if (family_->other == GgufOther::compressed) return read_gguf_compressed(*f_, *s_, n_all_, n_mtp_, *out_);
     heads_ = f_->per_layer("attention.head_count", n_trunk_, n_mtp_, 0, most_heads);
     if (!f_->status().ok()) return;
     kv_ = kv_heads();
@@ -66,6 +68,7 @@ class GgufLayers {
   void know_other() {
     switch (family_->other) {
       case GgufOther::nothing:
+      case GgufOther::compressed:
         break;
       case GgufOther::kda:
         f_->has("kda.head_dim");
@@ -243,6 +246,7 @@ class GgufLayers {
   LayerSpec other(std::size_t il) {
     switch (family_->other) {
       case GgufOther::nothing:
+      case GgufOther::compressed:
         return no_state();
       case GgufOther::delta:
         return recurrent(delta());

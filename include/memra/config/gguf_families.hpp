@@ -18,6 +18,7 @@ enum class GgufOther : std::uint8_t {
   mamba2_or_mlp,  ///< Mamba-2 where there is no feed-forward part, else nothing
   mamba2_beside,  ///< Mamba-2 in every layer, beside its attention
   short_conv,
+  compressed,  ///< DeepSeek V4: every layer has a window, and what compress_ratios says
 };
 
 struct GgufFamily {
@@ -30,7 +31,7 @@ struct GgufFamily {
 };
 
 /// Where llama.cpp and its files have the same name for several families they are one entry.
-inline constexpr std::array<GgufFamily, 38> gguf_families = {{
+inline constexpr std::array<GgufFamily, 39> gguf_families = {{
     {"llama"},
     {"mistral3"},
     {"qwen2"},
@@ -55,6 +56,7 @@ inline constexpr std::array<GgufFamily, 38> gguf_families = {{
     {"llama4", GgufOther::nothing, 4},
     {"mimo2", GgufOther::nothing, 1},
     {"deepseek2", GgufOther::nothing, 0, true},
+    {"deepseek4", GgufOther::compressed},
     {"mistral4", GgufOther::nothing, 0, true},
     {"deepseek32", GgufOther::nothing, 0, true, true},
     {"glm-dsa", GgufOther::nothing, 0, true, true},

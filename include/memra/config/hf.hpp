@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memra/config/fields.hpp>
 #include <memra/config/hf_attention.hpp>
+#include <memra/config/hf_deepseek_v4.hpp>
 #include <memra/config/hf_gemma.hpp>
 #include <memra/config/hf_latent.hpp>
 #include <memra/config/hf_minimax.hpp>
@@ -45,6 +46,7 @@ enum class HfReader : std::uint8_t {
   minimax_m3,
   latent,
   sparse_latent,
+  deepseek_v4,
   mimo_v2,
   nas,
   qwen_hybrid,
@@ -65,7 +67,7 @@ struct HfFamily {
 };
 
 /// model_type, without a closing "_text", and how it is read.
-inline constexpr std::array<HfFamily, 60> hf_families = {{
+inline constexpr std::array<HfFamily, 61> hf_families = {{
     {"llama", HfReader::llama},
     {"mistral", HfReader::mistral},
     {"ministral", HfReader::mistral},
@@ -102,6 +104,7 @@ inline constexpr std::array<HfFamily, 60> hf_families = {{
     {"deepseek_v2", HfReader::latent},
     {"deepseek_v3", HfReader::latent},
     {"deepseek_v32", HfReader::sparse_latent},
+    {"deepseek_v4", HfReader::deepseek_v4},
     {"kimi_k2", HfReader::latent},
     {"kimi_k25", HfReader::latent},
     {"glm4_moe_lite", HfReader::latent},
@@ -230,6 +233,8 @@ inline void read_hf_layers(HfReader reader, Fields& f, const Storage& s, ModelCo
       return read_latent(f, s, false, out);
     case HfReader::sparse_latent:
       return read_latent(f, s, true, out);
+    case HfReader::deepseek_v4:
+      return read_deepseek_v4(f, s, out);
     case HfReader::mimo_v2:
       return read_mimo_v2(f, s, out);
     case HfReader::nas:
@@ -301,11 +306,6 @@ inline Result<Model> parse_hf_config(std::string_view text, const Storage& stora
   Model m;
   m.family = f.text("model_type", nullptr);
   if (!f.status().ok()) return f.status();
-  if (m.family == "deepseek_v4") {
-    return Status::failure(ErrorKind::unsupported, "config.json", 0, 0,
-                           "field model_type is 'deepseek_v4': its compress_ratios keep one row for several tokens, a "
-                           "kind of state this library does not have");
-  }
   const std::optional<HfReader> reader = detail::hf_reader(m.family);
   if (!reader) {
     return refuse("config.json", "field model_type is " + in_quotes(m.family) + "; expected one of the " +

@@ -21,7 +21,7 @@
 
 namespace memra::detail {
 
-/// Notes where a plane of this kind is. The rest of what a plane may be belongs to attention.
+/// Notes where a plane of this kind is. The rest of what a plane may be holds rows.
 inline void place(RecurComponent& c, PlaneKind kind, std::byte* at) noexcept {
   auto* f32 = reinterpret_cast<float*>(at);
   auto* bits = reinterpret_cast<std::uint16_t*>(at);
@@ -56,6 +56,7 @@ inline void place(RecurComponent& c, PlaneKind kind, std::byte* at) noexcept {
       return;
     case PlaneKind::k:
     case PlaneKind::v:
+    case PlaneKind::grouped:
       return;
   }
 }
@@ -71,6 +72,9 @@ void place_components(CacheCore<Dev>& core) {
                                   return KvComponent{a, {}, {}, 0};
                                 },
                                 [](const SharedKvSpec& s) -> Component { return SharedKvComponent{s}; },
+                                [](const GroupedRowsSpec& g) -> Component {
+                                  return GroupedComponent{g, {}, 0};
+                                },
                                 [](const RecurrentSpec& r) -> Component {
                                   RecurComponent c;
                                   c.spec = r;
@@ -78,7 +82,7 @@ void place_components(CacheCore<Dev>& core) {
                                 }},
                      spec));
       const StateRole role = role_of(spec);
-      core.has_recurrent = core.has_recurrent || !role.attention;
+      core.has_recurrent = core.has_recurrent || role.recurrent;
       core.n_components += role.written ? 1 : 0;
     }
   }
@@ -87,7 +91,10 @@ void place_components(CacheCore<Dev>& core) {
     std::visit(Overloaded{[&](KvComponent& c) {
                             (p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};
                           },
-                          [](SharedKvComponent&) {}, [&](RecurComponent& c) { place(c, p.kind, at); }},
+                          [](SharedKvComponent&) {}, [&](RecurComponent& c) { place(c, p.kind, at); },
+                          [&](GroupedComponent& c) {
+                            c.rows = {at, p.shape, 0, false};
+                          }},
                core.layers[p.layer][p.state]);
   }
   for (std::size_t s = 0; s < core.plan.stages.size(); ++s) {

@@ -218,15 +218,18 @@ struct CacheCore {
     if (taps) taps->commit(now);
   }
 
-  /// The `nth` recurrent state of layer `il`, or nullptr.
-  RecurComponent* recurrent(std::size_t il, std::size_t nth) noexcept {
+  /// The `nth` state of layer `il` that is a `C`, or nullptr.
+  template <class C>
+  C* nth_of(std::size_t il, std::size_t nth) noexcept {
     if (il >= layers.size()) return nullptr;
     for (Component& c : layers[il]) {
-      RecurComponent* hit = std::get_if<RecurComponent>(&c);
+      C* hit = std::get_if<C>(&c);
       if (hit != nullptr && nth-- == 0) return hit;
     }
     return nullptr;
   }
+  RecurComponent* recurrent(std::size_t il, std::size_t nth) noexcept { return nth_of<RecurComponent>(il, nth); }
+  GroupedComponent* grouped(std::size_t il, std::size_t nth) noexcept { return nth_of<GroupedComponent>(il, nth); }
 
   /// The `nth` attention state of layer `il`, shared ones counted: what owns the rows, and whether that is the layer
   /// itself. No owner: there is no such state.
@@ -300,6 +303,7 @@ struct CacheCore {
     while (il < layers.size() && std::all_of(layers[il].begin(), layers[il].end(), [&](const Component& c) {
              return std::visit(Overloaded{[&](const KvComponent& k) { return k.written_in == step_id; },
                                           [&](const RecurComponent& r) { return r.written_in == step_id; },
+                                          [&](const GroupedComponent& g) { return g.written_in == step_id; },
                                           [](const SharedKvComponent&) { return true; }},
                                c);
            })) {

@@ -32,7 +32,18 @@ struct HandoverTarget;
 namespace memra::detail {
 
 constexpr const char* piece_name(PlaneKind kind) noexcept {
-  return kind == PlaneKind::k ? "K" : kind == PlaneKind::v ? "V" : kind == PlaneKind::conv ? "conv" : "ssm";
+  switch (kind) {
+    case PlaneKind::k:
+      return "K";
+    case PlaneKind::v:
+      return "V";
+    case PlaneKind::grouped:
+      return "grouped rows";
+    case PlaneKind::conv:
+      return "conv";
+    default:
+      return "ssm";
+  }
 }
 
 template <class Dev>

@@ -26,6 +26,7 @@ static_assert(sizeof(std::size_t) == 8, "memra: a hand-over needs 64-bit sizes")
 inline constexpr std::uint32_t wire_attention = 1;
 inline constexpr std::uint32_t wire_recurrent = 2;
 inline constexpr std::uint32_t wire_shared = 3;
+inline constexpr std::uint32_t wire_grouped = 4;
 inline constexpr std::uint32_t wire_has_logits = 1;
 inline constexpr std::uint32_t wire_has_tail = 2;
 
@@ -44,6 +45,14 @@ inline void write_state(WireWriter& w, const SharedKvSpec& s) {
   w.u32(wire_shared);
   w.u64(s.donor);
   w.u64(s.nth);
+}
+
+inline void write_state(WireWriter& w, const GroupedRowsSpec& g) {
+  w.u32(wire_grouped);
+  w.u8(static_cast<std::uint8_t>(g.format));
+  w.u8(static_cast<std::uint8_t>(g.layout));
+  w.u64(g.dim);
+  w.u64(g.stride);
 }
 
 inline void write_state(WireWriter& w, const RecurrentSpec& r) {
@@ -84,6 +93,18 @@ inline bool read_state(WireReader& r, LayerSpec& layer) {
     s.donor = r.u64();
     s.nth = r.u64();
     layer.states.emplace_back(s);
+    return r.ok();
+  }
+  if (kind == wire_grouped) {
+    GroupedRowsSpec g;
+    const std::uint8_t format = r.u8();
+    const std::uint8_t layout = r.u8();
+    g.dim = r.u64();
+    g.stride = r.u64();
+    if (format >= all_formats.size() || layout > 1) return false;
+    g.format = static_cast<Format>(format);
+    g.layout = static_cast<Layout>(layout);
+    layer.states.emplace_back(g);
     return r.ok();
   }
   if (kind != wire_recurrent) return false;

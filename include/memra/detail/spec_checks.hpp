@@ -79,6 +79,15 @@ inline Status check_spec(const SharedKvSpec& s, const ModelConfig& cfg, const Pl
   return {};
 }
 
+inline Status check_spec(const GroupedRowsSpec& g, const ModelConfig&, const Placement&, std::size_t layer) noexcept {
+  if (g.dim == 0 || g.stride == 0) return plan_error(layer, "grouped rows need dim and stride of at least 1");
+  if (!(CheckedSize(g.dim) * 4).valid()) return plan_error(layer, "dim of grouped rows does not fit");
+  if (!whole_blocks(g.format, g.dim)) {
+    return plan_error(layer, "a block format needs a dim of grouped rows that is a multiple of 32");
+  }
+  return {};
+}
+
 inline bool state_format(Format f) noexcept {
   return f == Format::f32 || f == Format::f16 || f == Format::bf16;
 }

@@ -17,15 +17,20 @@ struct StatePiece {
   std::size_t bytes = 0;
 };
 
+/// Rows that a state of `n` tokens holds of a plane.
+inline std::size_t rows_at(const PlanePlan& p, std::size_t n) noexcept {
+  return n / p.stride;
+}
+
 /// The first row that a state of `n` rows holds of a plane: of a ring, what the token at n still sees.
 inline std::size_t first_kept(const PlanePlan& p, std::size_t n) noexcept {
   return p.window == 0 ? 0 : n - std::min(n, p.window - 1);
 }
 
-/// First rows [0, n) of every K and V plane, one piece per sub-plane, of a ring the rows of the window at n, one piece
-/// per sub-plane and tile; then every conv and ssm whole; each in the order of the plan's planes. Two plans of one
-/// model give the same sizes in the same order, whatever their rows and placements: no ring splits a tile. Second
-/// buffers and what rounds keep carry nothing from step to step and are left out.
+/// First the rows of n tokens of every plane of rows, one piece per sub-plane, of a ring the rows of the window at n,
+/// one piece per sub-plane and tile; then every conv and ssm whole; each in the order of the plan's planes. Two plans
+/// of one model give the same sizes in the same order, whatever their rows and placements: no ring splits a tile.
+/// Second buffers and what rounds keep carry nothing from step to step and are left out.
 /// @pre n <= plan.max_ctx
 inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
   std::vector<StatePiece> pieces;
@@ -33,8 +38,8 @@ inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
     const PlanePlan& p = plan.planes[i];
     if (p.slab != SlabKind::rows) continue;
     for (std::size_t part = 0; part < sub_planes(p.shape).count; ++part) {
-      for (std::size_t row = first_kept(p, n); row < n;) {
-        const std::size_t rows = p.window == 0 ? n : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
+      for (std::size_t row = first_kept(p, n); row < rows_at(p, n);) {
+        const std::size_t rows = p.window == 0 ? rows_at(p, n) : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
         const Segment run = segments(p.shape, p.ring ? row % p.shape.rows : row, rows).run[part];
         pieces.push_back({i, run.offset, run.bytes});
         row += rows;
@@ -64,7 +69,7 @@ inline std::size_t state_piece_count(const Plan& plan, std::size_t n) noexcept {
     if (p.slab != SlabKind::rows) continue;
     const std::size_t first = first_kept(p, n);
     const std::size_t tiles = p.window == 0 ? 1 : (n + ring_tile - 1) / ring_tile - first / ring_tile;
-    if (first < n) count += tiles * sub_planes(p.shape).count;
+    if (first < rows_at(p, n)) count += tiles * sub_planes(p.shape).count;
   }
   return count;
 }

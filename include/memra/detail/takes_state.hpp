@@ -31,6 +31,9 @@ inline SharedKvSpec meaning(SharedKvSpec s) {
   s.n_heads = 0;
   return s;
 }
+inline GroupedRowsSpec meaning(GroupedRowsSpec g) {
+  return g;
+}
 inline RecurrentSpec meaning(RecurrentSpec r) {
   r.second_buffer = false;
   r.conv_channels = r.conv_dim();
@@ -101,6 +104,12 @@ inline void compare(Difference& d, const SharedKvSpec& theirs, const SharedKvSpe
   d.look("donor", theirs.donor, ours.donor);
   d.look("nth", theirs.nth, ours.nth);
 }
+inline void compare(Difference& d, const GroupedRowsSpec& theirs, const GroupedRowsSpec& ours) {
+  d.look("dim", theirs.dim, ours.dim);
+  d.look("stride", theirs.stride, ours.stride);
+  d.look("format", to_string(theirs.format), to_string(ours.format));
+  d.look("layout", to_string(theirs.layout), to_string(ours.layout));
+}
 inline void compare(Difference& d, const RecurrentSpec& theirs, const RecurrentSpec& ours) {
   const auto mode = [](const RecurrentSpec& r) {
     return r.map.mode == KeyHeadMode::grouped ? "grouped" : "interleaved";
@@ -123,7 +132,8 @@ inline void compare(Difference& d, const RecurrentSpec& theirs, const RecurrentS
 inline const char* kind_of(const StateSpec& state) {
   return std::visit(
       Overloaded{[](const AttentionSpec&) { return "attention"; }, [](const SharedKvSpec&) { return "shared K and V"; },
-                 [](const RecurrentSpec&) { return "recurrent"; }},
+                 [](const RecurrentSpec&) { return "recurrent"; },
+                 [](const GroupedRowsSpec&) { return "grouped rows"; }},
       state);
 }
 
