@@ -56,7 +56,8 @@ inline std::string describe(const memra::AttentionSpec& a) {
   const std::string k = std::to_string(a.head_dim_k);
   const std::string v = std::to_string(a.head_dim_v);
   if (a.v_in_k && a.head_dim_v == 0) return "index keys of " + k;
-  std::string text = a.v_in_k ? "latent rows of " + v + " + " + std::to_string(a.head_dim_k - a.head_dim_v)
+  const std::string rope = a.head_dim_k == a.head_dim_v ? "" : " + " + std::to_string(a.head_dim_k - a.head_dim_v);
+  std::string text = a.v_in_k ? "latent rows of " + v + rope
                               : "attention, " + std::to_string(a.n_kv_heads) + " kv heads of " +
                                     (a.head_dim_k == a.head_dim_v ? k : k + "/" + v);
   if (a.window != 0) text += ", window " + std::to_string(a.window);

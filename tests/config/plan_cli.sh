@@ -104,6 +104,21 @@ good flat "$oss" --ctx 4096 --json --ring-slack 0
 equal bytes_per_token "$(number bytes_per_token)" $((2 * window_row))
 equal ring_cap_bytes "$(number ring_cap_bytes)" 0
 
+# --- rows of several tokens: three layers of DeepSeek V4 ---
+printf '{"model_type":"deepseek_v4","num_hidden_layers":3,"num_attention_heads":64,"compress_ratios":[0,4,128]}' \
+  >"$work/v4.json"
+latent=$((512 / 32 * 34))
+good compressed "$work/v4.json" --ctx 1001 --json
+equal grouped_bytes "$(number grouped_bytes)" $(((latent + 128 / 32 * 34) * 250 + latent * 7))
+equal bytes_per_token "$(number bytes_per_token)" 0
+equal ring_cap_bytes "$(number ring_cap_bytes)" $((3 * 128 * latent))
+equal fixed_bytes "$(number fixed_bytes)" $((4 * (4 * (512 + 128) * 7 + 2 * 512 * 127)))
+equal sequence_bytes "$(number sequence_bytes)" \
+  $(($(number ring_bytes) + $(number grouped_bytes) + $(number fixed_bytes) + $(number pad_bytes)))
+good compressed_table "$work/v4.json" --ctx 1001 --stages 3 --rows 4 --verify
+has 'grouped rows' '1 x latent rows of 512, window 128 and a row of 512 per 128 tokens and' \
+  'rows of several tokens' ': equal'
+
 # --- what fits: the answer fits and one more does not ---
 good fit "$qwen" --ctx 1000 --json --fit 8GiB
 longest=$(number max_ctx_that_fits)

@@ -26,12 +26,13 @@ using memra::Format;
 using memra::HostDev;
 using Cache = memra::Cache<HostDev>;
 
-/// Small, and with a ring that has wrapped, latent rows, a shared layer, and states in 16 bits.
+/// Small, and with a ring that has wrapped, latent rows, a shared layer, rows of several tokens, and states in 16 bits.
 memra::ModelConfig small_model() {
   memra::ModelConfig cfg;
   cfg.layers = {{{memra::windowed(attention_spec(Format::q4_0, Format::q4_0), 2, 9)}},
                 {{memra::latent_rows(1, 2, 1, Format::fp8_e4m3), memra::SharedKvSpec{0, 0, 0}}},
-                {{memra::stored_as(memra::kda(1, 2, 2, 2), Format::f16, Format::bf16)}}};
+                {{memra::stored_as(memra::kda(1, 2, 2, 2), Format::f16, Format::bf16),
+                  memra::grouped_rows(3, 4, Format::fp8_e4m3)}}};
   return cfg;
 }
 

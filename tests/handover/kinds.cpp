@@ -70,6 +70,9 @@ struct Change {
 memra::AttentionSpec& attention(memra::StateSpec& s) {
   return std::get<memra::AttentionSpec>(s);
 }
+memra::GroupedRowsSpec& grouped(memra::StateSpec& s) {
+  return std::get<memra::GroupedRowsSpec>(s);
+}
 memra::RecurrentSpec& recurrent(memra::StateSpec& s) {
   return std::get<memra::RecurrentSpec>(s);
 }
@@ -104,12 +107,21 @@ const Change recurrent_fields[] = {
     {"a state of kind recurrent, this model attention", [](auto& s) { s = memra::index_rows(32); }},
 };
 
+const Change grouped_fields[] = {
+    {"dim 32, this model 64", [](auto& s) { grouped(s).dim = 64; }},
+    {"stride 3, this model 6", [](auto& s) { grouped(s).stride = 6; }},
+    {"format f16, this model bf16", [](auto& s) { grouped(s).format = Format::bf16; }},
+    {"layout blocks, this model split", [](auto& s) { grouped(s).layout = Layout::split; }},
+    {"a state of kind grouped rows, this model attention", [](auto& s) { s = memra::index_rows(32); }},
+};
+
 TEST_CASE("H5 a receiver whose model differs in one field says which, and nothing is made", "[handover][kinds]") {
   memra::ModelConfig cfg;
   cfg.layers = {{{memra::windowed(attention_spec(Format::f16, Format::f16), 5, 40)}},
                 {{memra::gated_delta(2, 4, 3, 2, 4)}},
                 {{attention_spec(Format::f16, Format::f16), memra::SharedKvSpec{0, 0, 0}, memra::index_rows(32)}},
-                memra::shared_attention(2)};
+                memra::shared_attention(2),
+                {{memra::grouped_rows(32, 3, Format::f16)}}};
   cfg.n_vocab = 16;
   HostDev a;
   Cache sender = memra::check(Cache::create(a, cfg, 100));
@@ -136,6 +148,7 @@ TEST_CASE("H5 a receiver whose model differs in one field says which, and nothin
   };
   for (const Change& c : attention_fields) refused(0, 0, c.make, c.name);
   for (const Change& c : recurrent_fields) refused(1, 0, c.make, c.name);
+  for (const Change& c : grouped_fields) refused(4, 0, c.make, c.name);
   refused(
       3, 0, [](auto& s) { std::get<memra::SharedKvSpec>(s).donor = 0; }, "donor 2, this model 0");
   refused(

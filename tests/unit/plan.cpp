@@ -154,8 +154,8 @@ TEST_CASE("C3 every plane is aligned, apart, and inside its slab; the sums are t
         for (const auto& d : p.devices) sum += d.rows_bytes + d.state_bytes + d.extra_bytes;
         const auto& t = p.totals;
         REQUIRE(sum == t.total_bytes);
-        REQUIRE(t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes + t.second_buffer_bytes + t.mirror_bytes +
-                    t.tail_pad_bytes + t.pad_bytes ==
+        REQUIRE(t.k_bytes + t.v_bytes + t.grouped_bytes + t.conv_bytes + t.ssm_bytes + t.second_buffer_bytes +
+                    t.mirror_bytes + t.tail_pad_bytes + t.pad_bytes ==
                 t.total_bytes);
         REQUIRE(t.mirror_bytes == 4 * place.devices.size());
         std::set<std::pair<std::size_t, std::size_t>> mirrors;

@@ -72,8 +72,8 @@ TEST_CASE("C3 with rounds: the parts are the sum, and the sum is what is allocat
           const memra::PlanTotals& t = c.plan().totals;
           REQUIRE(d.live_bytes() == t.total_bytes);
           REQUIRE(t.round_bytes == c.plan().round.total_bytes());
-          REQUIRE(t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes + t.second_buffer_bytes + t.round_bytes +
-                      t.mirror_bytes + t.tail_pad_bytes + t.pad_bytes ==
+          REQUIRE(t.k_bytes + t.v_bytes + t.grouped_bytes + t.conv_bytes + t.ssm_bytes + t.second_buffer_bytes +
+                      t.round_bytes + t.mirror_bytes + t.tail_pad_bytes + t.pad_bytes ==
                   t.total_bytes);
           for (std::size_t i = 0; i < c.plan().planes.size(); ++i) {
             const auto& a = c.plan().planes[i];
