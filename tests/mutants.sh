@@ -214,6 +214,19 @@ mutant 'kinds_cache:positions that only' 'every call counts as one of the device
 mutant 'kinds_cache:positions that only' 'no call of the device counts' $core 'if (anywhere) longest' 'if (false) longest'
 mutant 'kinds_cache:C6 rings go back' 'a ring is a row longer than it is' $core 'high > rows ? high - rows : 0' \
   'high > rows ? high - rows - 1 : 0'
+mutant 'kinds_groups:C3 grouped rows' 'a row per token' plan.hpp 'max_ctx / g.stride, g.dim' 'max_ctx, g.dim'
+mutant 'kinds_groups:which tokens' 'a group seen before its last token' views.hpp \
+  '(static_cast<std::size_t>(pos) + i + 1) / stride' '(static_cast<std::size_t>(pos) + i + 2) / stride'
+mutant 'kinds_groups:which tokens' 'a row beyond the capacity' views.hpp \
+  'pos >= 0 && token < at.capacity' 'pos >= 0'
+mutant 'kinds_groups:C6 a group' 'a group that is not full counts' cache.hpp \
+  'core_->len / c->spec.stride' '(core_->len + c->spec.stride - 1) / c->spec.stride'
+mutant 'kinds_groups:a prefix holds' 'the last whole group stays behind' detail/state_pieces.hpp \
+  'return n / p.stride;' 'return n / p.stride - (n < p.stride ? 0 : 1);'
+mutant 'kinds_groups:a prefix holds' 'rows of another stride are taken' detail/takes_state.hpp \
+  'd.look("stride", theirs.stride, ours.stride);' ''
+mutant 'kinds_groups:C2 grouped rows' 'a view of grouped rows is given twice' step.hpp \
+  'if (Status s = take("grouped", il, *c); !s) return s;' ''
 mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
   'std::min(n, p.window - 2)'
 mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \

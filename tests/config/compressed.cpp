@@ -75,6 +75,9 @@ TEST_CASE("DeepSeek-V4-Flash: a window in every layer, one row for 4 or for 128 
   trunk.pop_back();
   require_flash(model(head + R"(0,"compress_ratios":)" + json(trunk) + "}"), 43);
   require_flash(model(head + R"(1,"compress_ratios":)" + json(trunk) + "}"), 44);
+  std::vector<std::int64_t> longer = flash();
+  longer.push_back(0);
+  require_flash(model(head + R"(1,"compress_ratios":)" + json(longer) + "}"), 44);
   // The newer spelling, alone and beside the other.
   std::string types;
   for (const std::int64_t r : trunk) {
@@ -90,6 +93,16 @@ TEST_CASE("DeepSeek-V4-Flash: a window in every layer, one row for 4 or for 128 
     "heavily_compressed_attention":128},"layer_types":)" +
                       types + R"(,"compress_ratios":)" + json(flash()) + "}"),
                 44);
+  // Rates of its own: both spellings of the layers mean them.
+  for (const std::string how : {R"("compress_ratios":[4,128])",
+                                R"("layer_types":["compressed_sparse_attention","heavily_compressed_attention"])"}) {
+    const auto other = model(R"({"model_type":"deepseek_v4","num_hidden_layers":2,"num_attention_heads":4,
+      "compress_rates":{"compressed_sparse_attention":8,"heavily_compressed_attention":64},)" +
+                             how + "}");
+    const memra::PlanTotals t = plan(other, 1000).totals;
+    REQUIRE(t.grouped_bytes == (q8(512) + q8(128)) * (1000 / 8) + q8(512) * (1000 / 64));
+    REQUIRE(t.conv_bytes == history(512, 8, true) + history(128, 8, true) + history(512, 64, false));
+  }
   // Other formats: rows in 16 bits, the inputs too.
   memra::config::Storage s = f16();
   s.conv = memra::Format::bf16;
@@ -134,9 +147,9 @@ TEST_CASE("DeepSeek-V4 files that say something else are refused by the field") 
   const auto says = [](const std::string& rest) { return refusal(head + rest + "}"); };
   REQUIRE(says("0") == "field compress_ratios is missing; expected 0, 4 or 128 for every layer, or layer_types");
   REQUIRE(says(R"(0,"compress_ratios":[0,4])") ==
-          "field compress_ratios is a list of 2; expected a list of num_hidden_layers = 43 values");
+          "field compress_ratios is a list of 2; expected a list of at least num_hidden_layers = 43 values");
   REQUIRE(says(R"(1,"compress_ratios":7)") ==
-          "field compress_ratios is 7; expected a list of num_hidden_layers = 43 or 44 values");
+          "field compress_ratios is 7; expected a list of at least num_hidden_layers = 43 values");
   std::vector<std::int64_t> ratios = flash();
   ratios[5] = 16;
   REQUIRE(says(R"(1,"compress_ratios":)" + json(ratios)) ==

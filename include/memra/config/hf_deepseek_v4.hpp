@@ -32,15 +32,14 @@ inline std::array<std::size_t, 2> v4_rates(Fields& f) {
   return rates;
 }
 
-/// compress_ratios: a number per layer, and for blocks past the trunk if it is that long.
-inline std::vector<Compression> v4_ratios(Fields& f, std::size_t n_layers, std::size_t n_mtp) {
+/// compress_ratios: a number per layer, and behind the trunk's as many as there may be.
+inline std::vector<Compression> v4_ratios(Fields& f, std::size_t n_layers, const std::array<std::size_t, 2>& rates) {
   std::vector<Compression> all;
   const Json& list = f.at("compress_ratios");
-  if (!list.is_array() || (list.size() != n_layers && list.size() != n_layers + n_mtp)) {
+  if (!list.is_array() || list.size() < n_layers) {
     f.fail("field compress_ratios is " +
            (list.is_array() ? "a list of " + std::to_string(list.size()) : Fields::shown(list)) +
-           "; expected a list of num_hidden_layers = " + std::to_string(n_layers) +
-           (n_mtp == 0 ? "" : " or " + std::to_string(n_layers + n_mtp)) + " values");
+           "; expected a list of at least num_hidden_layers = " + std::to_string(n_layers) + " values");
     return all;
   }
   for (const Json& one : list) {
@@ -49,14 +48,13 @@ inline std::vector<Compression> v4_ratios(Fields& f, std::size_t n_layers, std::
       f.fail("field compress_ratios holds " + Fields::shown(one) + "; expected 0, 4 or 128 for every layer");
       return {};
     }
-    all.push_back({static_cast<std::size_t>(*ratio), *ratio == 4});
+    all.push_back({*ratio == 0 ? 0 : rates[*ratio == 4 ? 0 : 1], *ratio == 4});
   }
   return all;
 }
 
 /// layer_types, in the names of this family alone.
-inline std::vector<Compression> v4_types(Fields& f, std::size_t n_layers) {
-  const std::array<std::size_t, 2> rates = v4_rates(f);
+inline std::vector<Compression> v4_types(Fields& f, std::size_t n_layers, const std::array<std::size_t, 2>& rates) {
   std::vector<Compression> all;
   if (!is_list_of(f, "layer_types", n_layers)) return all;
   for (const Json& one : f.at("layer_types")) {
@@ -89,10 +87,11 @@ inline void read_deepseek_v4(Fields& f, const Storage& s, ModelConfig& out) {
   h.index_dim = f.size("index_head_dim", 1, most_head_dim, 128);
   const std::size_t n_mtp = hf_nextn(f);
   std::vector<Compression> all;
+  const std::array<std::size_t, 2> rates = detail::v4_rates(f);
   const bool has_ratios = f.has("compress_ratios");
-  if (f.has("layer_types")) all = detail::v4_types(f, n_layers);
+  if (f.has("layer_types")) all = detail::v4_types(f, n_layers, rates);
   if (has_ratios && f.status().ok()) {
-    const std::vector<Compression> ratios = detail::v4_ratios(f, n_layers, n_mtp);
+    const std::vector<Compression> ratios = detail::v4_ratios(f, n_layers, rates);
     for (std::size_t il = 0; il < all.size() && il < ratios.size(); ++il) {
       if (all[il].stride == ratios[il].stride && all[il].overlapping == ratios[il].overlapping) continue;
       f.fail("field compress_ratios and layer_types name different layers; expected them to agree");
