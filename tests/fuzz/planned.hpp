@@ -19,9 +19,10 @@ inline void claim_planned(const memra::config::Model& m) {
   const memra::ModelCost cost = memra::state_cost(m.state, ctx);
   claim(cost.trunk.bytes_per_token == t.bytes_per_token && cost.mtp.bytes_per_token == t.mtp_bytes_per_token,
         "the growth is that of the layers");
-  claim(cost.trunk.at(ctx) + cost.mtp.at(ctx) == t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes,
+  claim(cost.trunk.at(ctx) + cost.mtp.at(ctx) == t.k_bytes + t.v_bytes + t.grouped_bytes + t.conv_bytes + t.ssm_bytes,
         "the payload is that of the layers");
-  claim(t.k_bytes + t.v_bytes + t.conv_bytes + t.ssm_bytes + t.pad_bytes + t.tail_pad_bytes + t.mirror_bytes ==
+  claim(t.k_bytes + t.v_bytes + t.grouped_bytes + t.conv_bytes + t.ssm_bytes + t.pad_bytes + t.tail_pad_bytes +
+                t.mirror_bytes ==
             t.total_bytes,
         "the total is the sum of its parts");
 }
