@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+namespace compressed_cpp {
 using namespace loaded;
 
 namespace {
@@ -183,3 +184,5 @@ TEST_CASE("red arm: a row for one token more, or one group less to remember, sho
     for (std::size_t i = 0; i < 3; ++i) REQUIRE(sums(other)[i] != right[i]);
   }
 }
+
+}  // namespace compressed_cpp

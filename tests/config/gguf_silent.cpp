@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+namespace gguf_silent_cpp {
 using namespace loaded;
 
 namespace {
@@ -96,3 +97,5 @@ TEST_CASE("Nemotron 3: of the two blocks past the trunk one attends and one hold
   REQUIRE(m.state.n_mtp == 2);
   REQUIRE(m.state.layers[4].states.empty());
 }
+
+}  // namespace gguf_silent_cpp

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+namespace hf_published_cpp {
 using namespace loaded;
 
 namespace {
@@ -243,3 +244,5 @@ TEST_CASE("red arm: what says nothing here would, if it were one of the fields t
                                          " is 3, which 'llama' models are not known to use; expected it to be absent"));
   }
 }
+
+}  // namespace hf_published_cpp

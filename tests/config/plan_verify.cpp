@@ -11,6 +11,7 @@
 #include <string>
 #include <support/catch.hpp>
 
+namespace plan_verify_cpp {
 namespace {
 
 /// Asks for more than it is asked: guards around every allocation.
@@ -98,3 +99,5 @@ TEST_CASE("red arm: a plan that is a byte off is seen, in the stage that it is o
                            " bytes allocated, " + planner::thousands(off(all)) + " planned: DIFFERENT");
   }
 }
+
+}  // namespace plan_verify_cpp

@@ -16,6 +16,7 @@
 #include <support/stand_in.hpp>
 #include <vector>
 
+namespace kinds_groups_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -277,3 +278,5 @@ TEST_CASE("red arms: a row of other tokens, and a history that was not taken bac
   feed(c, part(t, 10, 10), 5);
   REQUIRE_FALSE(holds(c, part(t, 0, 20)));
 }
+
+}  // namespace kinds_groups_cpp
