@@ -157,12 +157,14 @@ TEST_CASE("latent attention: DeepSeek, GLM-5 with its indexer, Kimi's zeros") {
   require_totals(read(shared({1, 0, 0, 1})), 4 * q8(576) + 2 * q8(128), q8(576) + q8(128), 0, 0);
   says(refused(shared({0, 1, 1, 1}).file()),
        "key glm-dsa.attention.indexer.types holds 0 for layer 0; expected 1: there is none before it");
-  Writer kimi = begin("kimi-linear", 27, 32);
-  Numbers heads(27, 0);
-  for (const std::size_t full : std::array<std::size_t, 7>{3, 7, 11, 15, 19, 23, 26}) heads[full] = 32;
-  kimi.list("kimi-linear.attention.head_count_kv", gguf::i32, 4, heads).u("kimi-linear.attention.kv_lora_rank", 512);
-  kimi.u("kimi-linear.rope.dimension_count", 64).u("kimi-linear.kda.head_dim", 128).u("kimi-linear.ssm.conv_kernel", 4);
-  require_totals(read(kimi), 7 * q8(576), 0, 0, 20 * state(3 * 32 * 128, 32 * 128 * 128));
+  for (const std::string a : {"kimi-linear", "kimi-k3"}) {
+    Writer kimi = begin(a, 27, 32);
+    Numbers heads(27, 0);
+    for (const std::size_t full : std::array<std::size_t, 7>{3, 7, 11, 15, 19, 23, 26}) heads[full] = 32;
+    kimi.list(a + ".attention.head_count_kv", gguf::i32, 4, heads).u(a + ".attention.kv_lora_rank", 512);
+    kimi.u(a + ".rope.dimension_count", 64).u(a + ".kda.head_dim", 128).u(a + ".ssm.conv_kernel", 4);
+    require_totals(read(kimi), 7 * q8(576), 0, 0, 20 * state(3 * 32 * 128, 32 * 128 * 128));
+  }
 }
 
 TEST_CASE("Mamba: Jamba, Granite-4-H, Nemotron-H with its MLPs, Falcon-H1 beside attention; Deci's empty blocks") {
@@ -232,7 +234,7 @@ TEST_CASE("numbers of every type, of version 2, and those that are none") {
   says(refused(Writer().string("general.architecture", "llama").file()),
        "key llama.block_count is missing; expected a whole number");
   says(refused(begin("bert", 1, 1).file()),
-       "key general.architecture is 'bert'; expected one of the 39 in gguf_families, from llama to lfm2moe");
+       "key general.architecture is 'bert'; expected one of the 40 in gguf_families, from llama to lfm2moe");
   says(refused(Writer().u("general.architecture", 3).file()),
        "key general.architecture is missing or no string; expected the name of a family");
 }

@@ -31,7 +31,7 @@ struct GgufFamily {
 };
 
 /// Where llama.cpp and its files have the same name for several families they are one entry.
-inline constexpr std::array<GgufFamily, 39> gguf_families = {{
+inline constexpr std::array<GgufFamily, 40> gguf_families = {{
     {"llama"},
     {"mistral3"},
     {"qwen2"},
@@ -61,6 +61,7 @@ inline constexpr std::array<GgufFamily, 39> gguf_families = {{
     {"deepseek32", GgufOther::nothing, 0, true, true},
     {"glm-dsa", GgufOther::nothing, 0, true, true},
     {"kimi-linear", GgufOther::kda, 0, true},
+    {"kimi-k3", GgufOther::kda, 0, true},
     {"qwen3next", GgufOther::delta},
     {"qwen35", GgufOther::delta},
     {"qwen35moe", GgufOther::delta},
