@@ -17,6 +17,9 @@ struct DflashCfg {
   std::size_t sliding_window = 0;  ///< keys a query may look back over, itself included
   /// [n_layer] whether the layer has the window; empty: all of them (none if sliding_window is 0)
   std::vector<bool> layer_sliding = {};
+  /// Keep what the windows need and no more: 2 * window_rows + block_size rows, whatever the length. Every layer must
+  /// have the window.
+  bool ring = false;
 
   /// Window of layer `l`; 0 means none.
   std::size_t window(std::size_t l) const noexcept {
@@ -34,15 +37,18 @@ struct DflashCfg {
   std::size_t row_bytes() const noexcept { return n_kv * head_dim * sizeof(float); }
 };
 
-/// Where the planes of a DflashKv are, in one allocation: len_d, then per layer K and V.
+/// Where the planes of a DflashKv are, in one allocation: len_d and a ring's base_d, then per layer K and V.
 struct DflashPlan {
-  std::size_t phys_rows = 0;     ///< cap + block_size
-  std::size_t plane_bytes = 0;   ///< payload of one K or V plane
+  std::size_t phys_rows = 0;    ///< cap + block_size; in a ring at most 2 * window_rows + block_size
+  std::size_t max_rows = 0;     ///< most rows of one begin_rows: cap, or window_rows in a ring that is shorter than cap
+  std::size_t plane_bytes = 0;  ///< payload of one K or V plane
   std::size_t plane_stride = 0;  ///< bytes between planes: payload, gap and alignment
   std::size_t total_bytes = 0;   ///< exactly what DflashKv allocates
 
-  std::size_t k_offset(std::size_t layer) const noexcept { return plane_alignment + 2 * layer * plane_stride; }
-  std::size_t v_offset(std::size_t layer) const noexcept { return k_offset(layer) + plane_stride; }
+  /// Planes in order: K of layer 0, V of layer 0, K of layer 1, ...
+  std::size_t plane_offset(std::size_t plane) const noexcept { return plane_alignment + plane * plane_stride; }
+  std::size_t k_offset(std::size_t layer) const noexcept { return plane_offset(2 * layer); }
+  std::size_t v_offset(std::size_t layer) const noexcept { return plane_offset(2 * layer + 1); }
 };
 
 /// @param cap  committed rows; at most 2147483647 with the block (positions on the device are 32-bit)
@@ -55,17 +61,26 @@ inline Result<DflashPlan> plan(const DflashCfg& cfg, std::size_t cap, std::size_
   if (!cfg.layer_sliding.empty() && cfg.layer_sliding.size() != cfg.n_layer) {
     return bad("layer_sliding has another length than n_layer");
   }
-  const detail::CheckedSize rows = detail::CheckedSize(cap) + cfg.block_size;
-  if (cap == 0 || !rows.valid() || rows.value() > 0x7fffffffU) {
+  const detail::CheckedSize flat = detail::CheckedSize(cap) + cfg.block_size;
+  if (cap == 0 || !flat.valid() || flat.value() > 0x7fffffffU) {
     return Status::failure(ErrorKind::bad_argument, "plan", 0, 0,
                            "cap is %zu; expected at least 1 and, with the block, at most 2147483647", cap);
   }
-  if (!(detail::CheckedSize(cfg.sliding_window) + cfg.block_size).valid()) return bad("sliding_window does not fit");
+  const detail::CheckedSize window = detail::CheckedSize(cfg.sliding_window) + cfg.block_size;
+  if (!window.valid()) return bad("sliding_window does not fit");
+  if (cfg.ring && !cfg.every_layer_windowed()) {
+    return bad("a ring keeps what a window needs, and a layer has none; expected a window in every layer, or no ring");
+  }
+  // What is kept, as much again to be filled before it is copied to the front, and the block: a round's rows are only
+  // without room when what is kept lies behind all that it is copied over.
+  const detail::CheckedSize ring = window * 2 + cfg.block_size;
+  const bool shorter = cfg.ring && ring.valid() && ring.value() < flat.value();
+  const detail::CheckedSize rows = shorter ? ring : flat;
   const detail::CheckedSize payload = rows * cfg.n_kv * cfg.head_dim * sizeof(float);
   const detail::CheckedSize stride = detail::align_up(payload + gap, plane_alignment);
   const detail::CheckedSize total = stride * cfg.n_layer * 2 + plane_alignment;
   if (!total.valid()) return bad("the planes do not fit in memory addresses");
-  return DflashPlan{rows.value(), payload.value(), stride.value(), total.value()};
+  return DflashPlan{rows.value(), shorter ? window.value() : cap, payload.value(), stride.value(), total.value()};
 }
 
 }  // namespace memra

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <memra/detail/copy_between.hpp>
+#include <memra/detail/draft_store.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/dflash_cfg.hpp>
 #include <memra/dflash_tail.hpp>
@@ -18,70 +18,22 @@
 
 namespace memra {
 
-/// Per layer K (normed, roped) and V (raw), f32, rows [cap + block_size][n_kv * head_dim] in committed order.
+/// Per layer K (normed, roped) and V (raw), f32, rows [phys_rows][n_kv * head_dim] in committed order.
 ///
 /// Committed rows [0, len) grow by begin_rows + commit. A block's rows are transient: written at [len, len + b) in each
 /// round, read by that round's attention, never counted. A committed key is visible to the query at position p iff
 /// key >= max(p - (window - 1), floor). Addresses never change. One thread at a time; the device must outlive it. After
-/// a device failure in commit or truncate it is tainted: only truncate and destruction are left.
+/// a device failure in a begin, commit or truncate it is tainted: only truncate and destruction are left.
+///
+/// With DflashCfg::ring it holds what the windows need, whatever its length: a begin that finds no room behind len
+/// first copies the last window_rows to the front and drops what was before them. Rows of the stream stay contiguous,
+/// and attention gives the bits of a cache without a ring. Begin, commit and truncate are calls of the host: a graph
+/// may hold the kernels between them, not them.
 template <class Dev>
 class DflashKv {
   static_assert(check_kv_dev<Dev>());
 
-  // On the heap, so that Rows and addresses survive a move of the cache.
-  struct State {
-    Dev* dev;
-    DflashCfg cfg;
-    std::size_t cap;
-    DflashPlan plan;
-    typename Dev::Buffer buffer;
-    std::size_t len = 0;
-    std::size_t floor = 0;
-    std::size_t resident = 0;   // rows below were never written here, or zeroed
-    std::size_t open_rows = 0;  // of begin_rows, not committed
-    std::uint64_t turn = 0;     // of the last begin, commit or truncate: Rows of an earlier one are over
-    bool tainted = false;
-
-    float* plane(std::size_t offset) const noexcept { return reinterpret_cast<float*>(buffer.data() + offset); }
-
-    DraftView view(std::size_t l, std::size_t rows) const noexcept {
-      return {plane(plan.k_offset(l)),
-              plane(plan.v_offset(l)),
-              cfg.n_kv,
-              cfg.head_dim,
-              cfg.window(l),
-              floor,
-              0,
-              plan.phys_rows,
-              reinterpret_cast<const std::int32_t*>(buffer.data()),
-              len,
-              rows};
-    }
-
-    /// Overwrites len_d in place; tainted until it is stored.
-    Status store_len(std::size_t n) noexcept {
-      const auto value = static_cast<std::int32_t>(n);
-      tainted = true;
-      if (Status f = dev->store_i32(reinterpret_cast<std::int32_t*>(buffer.data()), &value, 1); !f) return f;
-      tainted = false;
-      return {};
-    }
-
-    /// A publication that failed is none of the caller's business, but one of earlier work may not get lost with it.
-    std::nullopt_t no_tail(const Status& s) noexcept {
-      tainted = tainted || s.asynchronous();
-      return std::nullopt;
-    }
-
-    Status zero_below(std::size_t row) noexcept {
-      for (std::size_t l = 0; l < cfg.n_layer; ++l) {
-        for (const std::size_t offset : std::array{plan.k_offset(l), plan.v_offset(l)}) {
-          if (Status f = dev->fill(buffer.data() + offset, std::byte{0}, row * cfg.row_bytes()); !f) return f;
-        }
-      }
-      return {};
-    }
-  };
+  using State = detail::DraftStore<Dev>;  // on the heap, so that Rows and addresses survive a move of the cache
 
  public:
   /// Views of the rows one call may write. Valid while the cache lives, until the next begin, commit or truncate.
@@ -116,12 +68,12 @@ class DflashKv {
     auto buffer = dev.alloc(planned->total_bytes);
     if (!buffer) return buffer.status();
     DflashKv kv(std::make_unique<State>(State{&dev, cfg, cap, *planned, *std::move(buffer)}));
-    if (Status s = kv.s_->store_len(0); !s) return s;
+    if (Status s = kv.s_->store(0, 0); !s) return s;
     return kv;
   }
 
-  /// A cache at position `pos` without history: len = floor = pos, rows below zero. Drafts stay exact, only fewer are
-  /// accepted until a window of rows has been committed.
+  /// A cache at position `pos` without history: len = floor = pos, rows below zero (a ring has none there). Drafts stay
+  /// exact, only fewer are accepted until a window of rows has been committed.
   static Result<DflashKv> create_cold_at(Dev& dev, const DflashCfg& cfg, std::size_t cap, std::size_t pos) {
     if (pos > cap) {
       return Status::failure(ErrorKind::bad_argument, "create_cold_at", 0, 0, "position %zu is beyond cap %zu", pos,
@@ -129,8 +81,9 @@ class DflashKv {
     }
     auto kv = create(dev, cfg, cap);
     if (!kv) return kv;
+    kv->s_->base = cfg.ring ? pos : 0;
     if (Status s = kv->s_->zero_below(pos); !s) return s;
-    if (Status s = kv->s_->store_len(pos); !s) return s;
+    if (Status s = kv->s_->store(pos, kv->s_->base); !s) return s;
     kv->s_->len = pos;
     kv->s_->floor = pos;
     kv->s_->resident = pos;
@@ -143,8 +96,14 @@ class DflashKv {
   std::size_t len() const noexcept { return s_ ? s_->len : 0; }      ///< committed rows
   std::size_t cap() const noexcept { return s_ ? s_->cap : 0; }      ///< committed rows it can hold
   std::size_t floor() const noexcept { return s_ ? s_->floor : 0; }  ///< rows below are never visible
-  /// First row that holds what was committed; rows below were never here.
+  /// First row that holds what was committed; rows below were never here, or a ring has dropped them.
   std::size_t resident() const noexcept { return s_ ? s_->resident : 0; }
+  /// Stream row that is physical row 0 of k() and v(): 0, but in a ring.
+  std::size_t base() const noexcept { return s_ ? s_->base : 0; }
+  /// Most rows of one begin_rows, if they fit below cap: cap, in a ring shorter than cap window_rows.
+  std::size_t max_rows() const noexcept { return s_ ? s_->plan.max_rows : 0; }
+  /// Boundary of the tail that a pin keeps; 0: none.
+  std::size_t pinned() const noexcept { return s_ && s_->pin ? s_->pin->len : 0; }
   /// Rows of the last begin_rows, if they were neither committed nor given up.
   std::size_t open_rows() const noexcept { return s_ ? s_->open_rows : 0; }
   std::size_t n_layer() const noexcept { return s_ ? s_->cfg.n_layer : 0; }
@@ -157,27 +116,30 @@ class DflashKv {
   const DflashPlan& plan() const noexcept { return s_->plan; }
   Dev& device() const noexcept { return *s_->dev; }
 
-  /// [cap + block_size][n_kv * head_dim] f32 of layer `l`. @pre l < n_layer()
+  /// [plan().phys_rows][n_kv * head_dim] f32 of layer `l`, from row base() on. @pre l < n_layer()
   const float* k(std::size_t l) const noexcept { return s_->plane(s_->plan.k_offset(l)); }
   const float* v(std::size_t l) const noexcept { return s_->plane(s_->plan.v_offset(l)); }
 
-  /// Scratch that draft attention over this cache needs, for `n_heads` query heads.
+  /// Scratch that draft attention over this cache needs at any length, for `n_heads` query heads.
   std::size_t workspace_bytes(std::size_t n_heads) const noexcept {
     if (!s_) return 0;
-    return detail::draft_scratch_bytes(n_heads, s_->cfg.n_kv, s_->cfg.head_dim, s_->cfg.block_size, s_->cap);
+    return detail::draft_scratch_bytes(n_heads, s_->cfg.n_kv, s_->cfg.head_dim, s_->cfg.block_size,
+                                       std::min(s_->cap, s_->plan.phys_rows));
   }
 
   /// Rows [len, len + t) to be written and committed. Asking again instead of committing starts over.
-  /// @return bad_argument for 0 rows or more than fit (the text says how many do)
+  /// @return bad_argument for 0 rows or more than fit (the text says how many do); a device failure while a ring makes
+  ///         room taints, and no rows are open
   Result<Rows> begin_rows(std::size_t t) noexcept {
     if (Status s = usable("begin_rows"); !s) return s;
-    if (t == 0 || t > s_->cap - s_->len) {
+    const std::size_t most = std::min(s_->cap - s_->len, s_->plan.max_rows);
+    if (t == 0 || t > most) {
       return Status::failure(ErrorKind::bad_argument, "begin_rows", 0, 0,
-                             "%zu rows at row %zu; expected 1 to %zu (cap %zu)", t, s_->len, s_->cap - s_->len,
-                             s_->cap);
+                             "%zu rows at row %zu; expected 1 to %zu (cap %zu, max_rows %zu)", t, s_->len, most,
+                             s_->cap, s_->plan.max_rows);
     }
+    if (Status s = turn(t); !s) return s;
     s_->open_rows = t;
-    ++s_->turn;
     return Rows(*s_, t);
   }
 
@@ -187,21 +149,20 @@ class DflashKv {
     if (Status s = usable("commit"); !s) return s;
     if (s_->open_rows == 0) return refuse(ErrorKind::bad_state, "commit", "no rows are open; call begin_rows first");
     ++s_->turn;
-    if (Status s = s_->store_len(s_->len + s_->open_rows); !s) return s;
+    if (Status s = s_->store(s_->len + s_->open_rows, s_->base); !s) return s;
     s_->len += std::exchange(s_->open_rows, 0);
     return {};
   }
 
   /// Transient rows [len, len + b) of a block. Rows opened by begin_rows and not committed are given up.
-  /// @return bad_argument unless 1 <= b <= block_size
+  /// @return bad_argument unless 1 <= b <= block_size; a device failure as begin_rows
   Result<Rows> begin_block(std::size_t b) noexcept {
     if (Status s = usable("begin_block"); !s) return s;
     if (b == 0 || b > s_->cfg.block_size) {
       return Status::failure(ErrorKind::bad_argument, "begin_block", 0, 0, "%zu rows; expected 1 to block_size %zu", b,
                              s_->cfg.block_size);
     }
-    s_->open_rows = 0;
-    ++s_->turn;
+    if (Status s = turn(b); !s) return s;
     return Rows(*s_, b);
   }
 
@@ -224,56 +185,72 @@ class DflashKv {
     return {};
   }
 
-  /// Gives up committed rows at or beyond `n`. Clears a taint.
+  /// Gives up committed rows at or beyond `n`, and a pin beyond `n`. Clears a taint; a ring that a failure left half
+  /// moved is moved to the end first. A ring can go back block_size + 1 rows at any time, further if it has not moved
+  /// since.
+  ///
+  /// What an asynchronous failure left in doubt (S5) stays so: if a ring has moved since the last wait, that is all of
+  /// its rows.
   /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
   Status truncate(std::size_t n) noexcept {
     if (Status s = may_truncate(n); !s) return s;
     s_->open_rows = 0;
     ++s_->turn;
-    if (Status s = s_->store_len(n); !s) return s;
+    if (n > s_->target) {
+      if (Status s = s_->move_rows(); !s) return s;
+    }
+    if (Status s = s_->store(n, std::min(s_->target, n)); !s) return s;
     s_->len = n;
     s_->resident = std::min(s_->resident, n);
+    if (s_->pin && s_->pin->len > n) s_->pin.reset();
     return {};
+  }
+
+  /// Announces export_tail(upto), which will be asked for when more rows have been committed: a ring that is about to
+  /// drop rows of that tail takes it first, which allocates; if that fails the pin ends and the export gives nothing.
+  /// The export ends it, too, and so do unpin and truncate to below `upto`.
+  /// @return bad_argument if export_tail(upto) would give nothing now; bad_state if another boundary is pinned
+  Status pin(std::size_t upto) {
+    if (Status s = usable("pin"); !s) return s;
+    if (pinned() == upto && upto != 0) return {};
+    if (s_->pin) {
+      return Status::failure(ErrorKind::bad_state, "pin", 0, 0, "boundary %zu is pinned; export or unpin it first",
+                             pinned());
+    }
+    s_->pin = s_->outline(upto);
+    if (s_->pin) return {};
+    return Status::failure(ErrorKind::bad_argument, "pin", 0, 0,
+                           "no tail ends at %zu; expected rows above floor %zu, resident from %zu, at most len %zu",
+                           upto, s_->floor, s_->resident, s_->len);
+  }
+  /// Ends a pin and frees what it has taken.
+  void unpin() noexcept {
+    if (s_) s_->pin.reset();
   }
 
   /// Copies out the readable tail that ends at `upto`, the publication boundary: NOT len, which has moved on by the
   /// time a prompt is published. Publication is optional and never fails the caller.
   ///
-  /// @return nullopt for upto 0, upto > len, nothing above the floor, rows that are not resident, or a failed
-  ///         allocation or copy (an asynchronous failure of earlier work taints, or it would be lost here).
-  ///         Synchronises nothing; ordered on this device's stream
+  /// @return nullopt for upto 0, upto > len, nothing above the floor, rows that are not resident (unless a pin has
+  ///         taken them: that tail is given out, once), or a failed allocation or copy (an asynchronous failure of
+  ///         earlier work taints, or it would be lost here). Synchronises nothing; ordered on this device's stream
   std::optional<DflashKvTail<Dev>> export_tail(std::size_t upto) const {
-    if (!s_ || s_->tainted || upto == 0 || upto > s_->len) return std::nullopt;
-    const std::size_t floor = std::min(s_->floor, upto);
-    const std::size_t rows = std::min(s_->cfg.window_rows(), upto - floor);
-    const std::size_t base = upto - rows;
-    if (rows == 0 || base < s_->resident) return std::nullopt;
-    DflashKvTail<Dev> tail;
-    tail.dev = s_->dev;
-    tail.base = base;
-    tail.rows = rows;
-    tail.len = upto;
-    tail.row_bytes = row_bytes();
-    tail.floor = floor;
-    const std::size_t bytes = rows * row_bytes();
-    tail.layers.reserve(s_->cfg.n_layer);
-    for (std::size_t l = 0; l < s_->cfg.n_layer; ++l) {
-      auto k = s_->dev->alloc(bytes);
-      if (!k) return s_->no_tail(k.status());
-      auto v = s_->dev->alloc(bytes);
-      if (!v) return s_->no_tail(v.status());
-      const std::size_t skip = base * row_bytes();
-      for (const auto& [to, offset] :
-           std::array{std::pair{&*k, s_->plan.k_offset(l)}, std::pair{&*v, s_->plan.v_offset(l)}}) {
-        if (Status s = s_->dev->copy(to->data(), s_->buffer.data() + offset + skip, bytes); !s) return s_->no_tail(s);
-      }
-      tail.layers.push_back({*std::move(k), *std::move(v)});
+    if (!s_ || s_->tainted) return std::nullopt;
+    const bool was_pinned = upto != 0 && pinned() == upto;
+    if (was_pinned && !s_->pin->layers.empty()) return *std::exchange(s_->pin, std::nullopt);
+    auto tail = s_->outline(upto);
+    if (!tail) return std::nullopt;
+    if (Status s = s_->take(*tail); !s) {
+      s_->tainted = s.asynchronous();
+      return std::nullopt;
     }
+    if (was_pinned) s_->pin.reset();
     return tail;
   }
 
   /// A fresh cache at tail.len with the tail's rows at the same absolute positions and zeroes below them: the full-scan
-  /// arm relies on masked rows being finite (0 * NaN is NaN). Rows at or above len are undefined.
+  /// arm relies on masked rows being finite (0 * NaN is NaN). A ring has nothing below them, and takes the last
+  /// window_rows of a longer tail. Rows at or above len are undefined.
   ///
   /// @param why  receives the reason of a refusal; may be nullptr
   /// @return nullopt unless layer count and row bytes match, tail.len <= cap, base + rows == len, floor <= base,
@@ -302,6 +279,13 @@ class DflashKv {
       return refuse(ErrorKind::bad_state, call, "the draft cache is tainted by an earlier device failure; truncate it");
     }
     return {};
+  }
+
+  /// A begin of `n` rows: what was open is over, and there is room behind len.
+  Status turn(std::size_t n) noexcept {
+    s_->open_rows = 0;
+    ++s_->turn;
+    return s_->make_room(n);
   }
 
   static Status check_tail(const DflashCfg& cfg, std::size_t cap, const DflashKvTail<Dev>& tail) noexcept {
@@ -348,23 +332,28 @@ class DflashKv {
     if (Status s = check_tail(cfg, cap, tail); !s) return s;
     Result<DflashKv> kv = create(dev, cfg, cap);
     if (!kv) return kv;
-    if (Status s = kv->s_->zero_below(tail.base); !s) return s;
-    const std::size_t skip = tail.base * tail.row_bytes;
+    const std::size_t rows = cfg.ring ? std::min(tail.rows, cfg.window_rows()) : tail.rows;
+    const std::size_t first = tail.len - rows;
+    kv->s_->base = cfg.ring ? first : 0;
+    if (Status s = kv->s_->zero_below(first); !s) return s;
+    const std::size_t to = (first - kv->s_->base) * tail.row_bytes;
+    const std::size_t from = (first - tail.base) * tail.row_bytes;
     for (std::size_t l = 0; l < cfg.n_layer; ++l) {
       std::byte* const planes[2] = {kv->s_->buffer.data() + kv->s_->plan.k_offset(l),
                                     kv->s_->buffer.data() + kv->s_->plan.v_offset(l)};
       const typename Dev::Buffer* const stored[2] = {&tail.layers[l].k, &tail.layers[l].v};
       for (std::size_t i = 0; i < 2; ++i) {
-        if (Status s = detail::copy_between(dev, planes[i] + skip, *tail.dev, stored[i]->data(), stored[i]->size());
+        if (Status s =
+                detail::copy_between(dev, planes[i] + to, *tail.dev, stored[i]->data() + from, rows * tail.row_bytes);
             !s) {
           return s;
         }
       }
     }
-    if (Status s = kv->s_->store_len(tail.len); !s) return s;
+    if (Status s = kv->s_->store(tail.len, kv->s_->base); !s) return s;
     kv->s_->len = tail.len;
     kv->s_->floor = cfg.every_layer_windowed() ? tail.floor : std::max(tail.floor, tail.base);
-    kv->s_->resident = tail.base;
+    kv->s_->resident = first;
     return kv;
   }
 

@@ -81,11 +81,11 @@ Status guard_planes(const Cache<Dev>& cache) {
   return {};
 }
 
-/// The same for a draft cache: behind len_d and behind every K and V plane.
+/// The same for a draft cache: behind len_d (and a ring's base_d) and behind every K and V plane.
 template <class Dev>
 Status guard_planes(const DflashKv<Dev>& kv) {
   const DflashPlan& plan = kv.plan();
-  std::vector<ByteRange> payload = {{0, sizeof(std::int32_t)}};
+  std::vector<ByteRange> payload = {{0, (kv.config().ring ? 2 : 1) * sizeof(std::int32_t)}};
   for (std::size_t l = 0; l < kv.n_layer(); ++l) {
     payload.push_back({plan.k_offset(l), plan.plane_bytes});
     payload.push_back({plan.v_offset(l), plan.plane_bytes});

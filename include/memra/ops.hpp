@@ -220,7 +220,7 @@ class ops_for {
                              "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads, d.n_kv);
     }
     if (Status s = need("draft_attend", ws,
-                        detail::draft_scratch_bytes(a.n_heads, d.n_kv, d.head_dim, d.block_rows, d.len_bound));
+                        detail::draft_scratch_bytes(a.n_heads, d.n_kv, d.head_dim, d.block_rows, d.most_keys()));
         !s) {
       return s;
     }

@@ -54,7 +54,8 @@ Accepted accept_greedy(std::span<const std::int32_t> block, std::span<const std:
 /// Both caches move in one call, advance or commit. Between the begin and that call the engine runs the trunk, opens
 /// the draft's rows (which stand beside the taps they are computed from), and writes them. Refusals have moved neither
 /// cache. If the trunk's device fails, the draft has not moved; roll back or reset. If only the draft's does, the trunk
-/// has moved and level() is false until repair(): its rows are written and only have to be counted.
+/// has moved and level() is false until repair(): its rows are written and only have to be counted. If it fails in
+/// open_rows, where a ring makes room, repair() and open_rows again.
 ///
 /// Refers to the caches, which must outlive it and be moved by it alone while it is used. A moved-from one refuses.
 template <class Dev>
@@ -71,6 +72,7 @@ class Speculation {
     std::size_t step_rows = 0;  // of the open step or round
     std::size_t open_rows = 0;  // draft rows opened for it
     std::size_t owed = 0;       // written draft rows whose commit failed
+    bool moving = false;        // the draft's ring could not be moved to the end
   };
 
  public:
@@ -105,7 +107,7 @@ class Speculation {
 
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
   Result<Step<Dev>> begin_step(std::size_t rows) {
-    if (Status s = begin("begin_step"); !s) return s;
+    if (Status s = begin("begin_step", rows); !s) return s;
     auto step = s_->trunk->begin_step(rows);
     if (!step) {
       take_sink();
@@ -118,7 +120,7 @@ class Speculation {
   /// A round of `rows` tokens, the pending one and the drafts, tapped. Ends with commit or abandon.
   /// @return the open round's step
   Result<Step<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) {
-    if (Status s = begin("begin_round"); !s) return s;
+    if (Status s = begin("begin_round", rows); !s) return s;
     auto round = s_->trunk->begin_round(rows, by);
     if (!round) {
       take_sink();
@@ -143,7 +145,10 @@ class Speculation {
                              "no tapped step of %zu rows is open at the draft's length %zu", n, s_->draft->len());
     }
     auto rows = s_->draft->begin_rows(n);
-    if (!rows) return rows.status();
+    if (!rows) {
+      s_->moving = s_->draft->tainted() && !rows.status().asynchronous();
+      return rows.status();
+    }
     s_->open_rows = n;
     return Feed{*rows, taps->data()};
   }
@@ -189,10 +194,13 @@ class Speculation {
     return s;
   }
 
-  /// Counts the draft rows that a failed device call left uncounted.
+  /// Counts the draft rows that a failed device call left uncounted, or ends the move that one left half done.
   Status repair() {
     if (Status s = usable("repair"); !s) return s;
-    if (s_->trunk->len() == s_->draft->len() && !s_->draft->tainted()) return {};
+    if (s_->trunk->len() == s_->draft->len()) {
+      if (!s_->draft->tainted()) return {};
+      if (s_->moving) return s_->draft->truncate(s_->draft->len());
+    }
     if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len()) {
       return Status::failure(ErrorKind::bad_state, "repair", 0, 0,
                              "the draft has %zu rows, the trunk %zu; roll both back", s_->draft->len(),
@@ -217,6 +225,7 @@ class Speculation {
     auto left = s_->trunk->rollback(snap, accept);
     if (!left) return left;
     s_->open_rows = s_->owed = 0;
+    s_->moving = false;
     s_->round.reset();
     take_sink();
     if (Status s = s_->draft->truncate(s_->trunk->len()); !s) return s;
@@ -250,8 +259,12 @@ class Speculation {
     return Status::failure(ErrorKind::bad_state, call, 0, 0, "open_rows was not called for these tokens");
   }
 
-  Status begin(const char* call) {
+  Status begin(const char* call, std::size_t rows) {
     if (Status s = usable(call); !s) return s;
+    if (rows > s_->draft->max_rows()) {  // before the trunk runs: its rows could not be followed
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; the draft takes at most %zu in a call",
+                             rows, s_->draft->max_rows());
+    }
     if (s_->round && s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit or abandon it first");
     }

@@ -276,7 +276,11 @@ struct RecurView {
   }
 };
 
-/// One layer of a draft KV cache: f32 rows [phys_rows][n_kv * head_dim], committed rows first, then the block's.
+/// One layer of a draft KV cache: f32 rows [phys_rows][n_kv * head_dim], committed rows first, then the block's. Row r
+/// of the stream is physical row r - first_row(), also in a ring, whose rows are copied to the front when it is full.
+///
+/// A captured launch replays with other lengths, and over a ring that has moved, if its len_bound was raised to the
+/// cache's cap: length and first row are data on the device.
 struct DraftView {
   float* k = nullptr;
   float* v = nullptr;
@@ -284,11 +288,19 @@ struct DraftView {
   std::size_t head_dim = 0;
   std::size_t window = 0;  ///< 0: none. Key visible to position p iff key >= max(p - (window-1), floor)
   std::size_t floor = 0;   ///< rows below are never visible
-  std::size_t base = 0;    ///< stream row held by physical row 0
+  std::size_t base = 0;    ///< stream row held by physical row 0; in a ring when the view was made
   std::size_t phys_rows = 0;
-  const std::int32_t* len_d = nullptr;  ///< device: committed rows; the block's rows are [*len_d, *len_d + block_rows)
-  std::size_t len_bound = 0;            ///< host: *len_d is at most this
-  std::size_t block_rows = 0;           ///< rows of the block in this call
+  const std::int32_t* len_d = nullptr;   ///< device: committed rows; the block's rows are [*len_d, *len_d + block_rows)
+  std::size_t len_bound = 0;             ///< host: *len_d is at most this
+  std::size_t block_rows = 0;            ///< rows of the block in this call
+  const std::int32_t* base_d = nullptr;  ///< device: what a ring has in the place of base; nullptr: base
+
+  /// Stream row held by physical row 0.
+  MEMRA_HD constexpr std::int64_t first_row() const noexcept {
+    return base_d != nullptr ? std::int64_t{*base_d} : static_cast<std::int64_t>(base);
+  }
+  /// Most committed rows that a query may meet, for the size of scratch.
+  MEMRA_HD constexpr std::size_t most_keys() const noexcept { return len_bound < phys_rows ? len_bound : phys_rows; }
 };
 
 static_assert(std::is_trivially_copyable_v<StateElems> && std::is_trivially_copyable_v<GroupedView> &&

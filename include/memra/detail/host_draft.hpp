@@ -26,7 +26,7 @@ struct DraftWriteBody {
 
   void operator()(const Item& item) const noexcept {
     const std::int64_t row = std::int64_t{*d.len_d} + static_cast<std::int64_t>(item.x);
-    const std::int64_t phys = row - static_cast<std::int64_t>(d.base);
+    const std::int64_t phys = row - d.first_row();
     if (*d.len_d < 0 || phys < 0 || phys >= static_cast<std::int64_t>(d.phys_rows)) return;
     const std::size_t width = d.n_kv * d.head_dim;
     float* dst = (item.y == 0 ? d.k : d.v) + static_cast<std::size_t>(phys) * width;
@@ -55,7 +55,7 @@ struct DraftAttendBody {
   std::byte* scratch;
 
   void operator()(const Item& item) const noexcept {
-    const auto base = static_cast<std::int64_t>(d.base);
+    const std::int64_t base = d.first_row();
     const auto block = static_cast<std::int64_t>(d.block_rows);
     // A length beyond its bound would run over the scratch; a key outside the plane is never touched.
     const std::int64_t len = std::clamp<std::int64_t>(*d.len_d, 0, static_cast<std::int64_t>(d.len_bound));
@@ -66,14 +66,15 @@ struct DraftAttendBody {
     first_visible = std::max(std::min(first_visible, len), base);
     const std::int64_t begin = a.arm == DraftArm::full_scan ? base : first_visible;
 
-    float* p = aligned_floats(scratch) + item.x * (d.len_bound + d.block_rows);
+    float* p = aligned_floats(scratch) + item.x * (d.most_keys() + d.block_rows);
     const std::size_t group = a.n_heads / d.n_kv;
     for (std::size_t h = 0; h < a.n_heads; ++h) {
       const std::size_t at = (item.x * a.n_heads + h) * d.head_dim;
-      one_head(a.q + at, a.out + at, h / group, begin, first_visible, end, p);
+      one_head(a.q + at, a.out + at, h / group, begin - base, first_visible - base, end - base, p);
     }
   }
 
+  /// begin, visible and end are physical rows.
   void one_head(const float* q, float* out, std::size_t kv_head, std::int64_t begin, std::int64_t visible,
                 std::int64_t end, float* p) const noexcept {
     const std::size_t width = d.n_kv * d.head_dim;
@@ -82,7 +83,7 @@ struct DraftAttendBody {
     if (end <= visible) return;
     const auto n = static_cast<std::size_t>(end - begin);
     const auto hidden = static_cast<std::size_t>(visible - begin);
-    const std::size_t offset = static_cast<std::size_t>(begin) - d.base;
+    const auto offset = static_cast<std::size_t>(begin);
     const float* k = d.k + offset * width + kv_head * dim;
     const float* v = d.v + offset * width + kv_head * dim;
 

@@ -117,7 +117,7 @@ struct PortableDraftRange {
   std::size_t end = 0;      ///< end <= visible: none
 
   MEMRA_HD static PortableDraftRange of(const DraftView& d, DraftArm arm, std::size_t row) noexcept {
-    const auto base = static_cast<std::int64_t>(d.base);
+    const std::int64_t base = d.first_row();
     const auto bound = static_cast<std::int64_t>(d.len_bound);
     std::int64_t len = *d.len_d < 0 ? 0 : std::int64_t{*d.len_d};
     len = len > bound ? bound : len;

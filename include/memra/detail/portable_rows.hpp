@@ -112,8 +112,7 @@ struct PortableDraftWrite {
   const float* v;
 
   MEMRA_HD void operator()(const Item& item) const noexcept {
-    const std::int64_t phys =
-        std::int64_t{*d.len_d} + static_cast<std::int64_t>(item.y) - static_cast<std::int64_t>(d.base);
+    const std::int64_t phys = std::int64_t{*d.len_d} + static_cast<std::int64_t>(item.y) - d.first_row();
     if (*d.len_d < 0 || phys < 0 || phys >= static_cast<std::int64_t>(d.phys_rows)) return;
     const std::size_t width = d.n_kv * d.head_dim;
     float* to = (item.z == 0 ? d.k : d.v) + static_cast<std::size_t>(phys) * width;

@@ -69,10 +69,11 @@ constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv
          64;
 }
 
-/// Scratch of draft_attend: for every query row, the scores of one head against every row below len_bound + block_rows.
+/// Scratch of draft_attend: for every query row, the scores of one head against all committed rows that it may meet
+/// (DraftView::most_keys) and the block's.
 constexpr std::size_t draft_scratch_bytes(std::size_t /*n_heads*/, std::size_t /*n_kv*/, std::size_t /*head_dim*/,
-                                          std::size_t block_rows, std::size_t len_bound) noexcept {
-  const CheckedSize bytes = (CheckedSize(len_bound) + block_rows) * 4 * block_rows + 64;
+                                          std::size_t block_rows, std::size_t most_keys) noexcept {
+  const CheckedSize bytes = (CheckedSize(most_keys) + block_rows) * 4 * block_rows + 64;
   return bytes.valid() ? bytes.value() : no_scratch;
 }
 
