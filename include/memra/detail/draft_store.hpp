@@ -123,11 +123,26 @@ struct DraftStore {
       }
     }
     target = resident = first;
-    if (Status s = move_rows(); !s) return s;
-    return store(len, target);
+    return settle(len);
   }
 
-  /// Does what is left of a move; base is where it was until store.
+  /// Does what is left of a move and stores `n` as the length: rows at or beyond it are given up.
+  Status settle(std::size_t n) noexcept {
+    Status s = n > target ? move_rows() : Status();
+    if (s) s = store(n, std::min(target, n));
+    if (!s && s.asynchronous() && target != base) {
+      // Any of the copies may have failed. Where all of their sources are still there they are done again; else no row
+      // is believed to be.
+      if (len - target <= target - base) {
+        moved = 0;
+      } else {
+        resident = len;
+      }
+    }
+    return s;
+  }
+
+  /// Does what is left of a move; until store the base is where it was.
   Status move_rows() noexcept {
     if (target == base) return {};
     tainted = true;
