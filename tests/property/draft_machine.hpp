@@ -24,6 +24,8 @@ enum class DraftPlant {
   truncate_keeps_one,    ///< one row more than asked for stays
   tail_rows_not_zeroed,  ///< rows below a restored tail are not zero
   block_is_committed,    ///< commit counts the rows of a block
+  move_spoils_a_row,     ///< the oldest row that a ring moves arrives with another byte
+  pinned_row_is_late,    ///< a tail that a move took has a byte of later
 };
 
 /// One float of a draft row; `token` below 0 stands for a row of zeros.
@@ -39,11 +41,12 @@ struct DraftBody {
 
   void operator()(const memra::Item& item) const noexcept {
     const std::size_t row = static_cast<std::size_t>(*w.len_d) + item.x;
-    if (row >= w.phys_rows) return;
+    const std::size_t at = row - static_cast<std::size_t>(w.first_row());
+    if (at >= w.phys_rows) return;
     const std::size_t width = w.n_kv * w.head_dim;
     for (std::size_t e = 0; e < width; ++e) {
-      w.k[row * width + e] = draft_value(layer, 0, e, token + static_cast<int>(item.x), row);
-      w.v[row * width + e] = draft_value(layer, 1, e, token + static_cast<int>(item.x), row);
+      w.k[at * width + e] = draft_value(layer, 0, e, token + static_cast<int>(item.x), row);
+      w.v[at * width + e] = draft_value(layer, 1, e, token + static_cast<int>(item.x), row);
     }
   }
 };
@@ -54,21 +57,22 @@ memra::Status write_draft(Dev& dev, const memra::DraftView& w, std::size_t n, st
   if constexpr (runs_plain_bodies<Dev>) {
     return memra::launch(dev, "draft", {n}, DraftBody{w, layer, token});
   } else {
-    std::int32_t len = -1;
-    if (auto s =
-            dev.download(reinterpret_cast<std::byte*>(&len), reinterpret_cast<const std::byte*>(w.len_d), sizeof len);
+    std::int32_t ints[2] = {-1, 0};  // len_d and, in a ring, base_d
+    if (auto s = dev.download(reinterpret_cast<std::byte*>(ints), reinterpret_cast<const std::byte*>(w.len_d),
+                              (w.base_d == nullptr ? 1 : 2) * sizeof ints[0]);
         !s) {
       return s;
     }
-    const auto first = static_cast<std::size_t>(len);
+    const auto first = static_cast<std::size_t>(ints[0]);
+    const std::size_t at_row = first - static_cast<std::size_t>(ints[1]);
     const std::size_t width = w.n_kv * w.head_dim;
-    std::vector<float> rows(std::min(n, w.phys_rows - first) * width);
+    std::vector<float> rows(std::min(n, w.phys_rows - at_row) * width);
     for (std::size_t plane = 0; plane < 2; ++plane) {
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::size_t r = i / width;
         rows[i] = draft_value(layer, plane, i % width, token + static_cast<int>(r), first + r);
       }
-      float* const at = (plane == 0 ? w.k : w.v) + first * width;
+      float* const at = (plane == 0 ? w.k : w.v) + at_row * width;
       if (auto s = dev.upload(reinterpret_cast<std::byte*>(at), reinterpret_cast<const std::byte*>(rows.data()),
                               rows.size() * sizeof(float));
           !s) {
@@ -79,7 +83,7 @@ memra::Status write_draft(Dev& dev, const memra::DraftView& w, std::size_t n, st
   }
 }
 
-/// setup: which layers have a window, cap.
+/// setup: which layers have a window and whether that is a ring, cap.
 template <class Dev>
 class DraftMachine {
   using Kv = memra::DflashKv<Dev>;
@@ -91,17 +95,18 @@ class DraftMachine {
     cfg_.n_kv = 2;
     cfg_.head_dim = 3;
     cfg_.block_size = 4;
-    const unsigned windows = setup.empty() ? 0 : setup[0] % 4;
+    const unsigned windows = setup.empty() ? 0 : setup[0] % 6;
+    cfg_.ring = windows >= 4;
     cfg_.sliding_window = windows == 3 ? 0 : 5;
     if (windows == 1) cfg_.layer_sliding = {true, false};
     if (windows == 2) cfg_.layer_sliding = {false, false};
-    cap_ = 12 + (setup.size() > 1 ? setup[1] % 20 : 0);
+    cap_ = 12 + (setup.size() > 1 ? setup[1] % 20 : 0) + longer();
     kv_.emplace(memra::check(Kv::create(d_.dev[0], cfg_, cap_)));
     guard<Dev>(*kv_);
   }
 
   void apply(const Op& op) {
-    const std::size_t live = d_.live();
+    std::size_t live = d_.live();
     fault_ = op.fault;
     failed_ = false;
     for (std::size_t i = 0; i < d_.n; ++i) {
@@ -109,7 +114,7 @@ class DraftMachine {
     }
     switch (op.code) {
       case 'b':
-        begin_rows(op.a % 9, op.b, op.c);
+        begin_rows(op.a % (cfg_.ring ? 11 : 9), op.b, op.c);
         break;
       case 'c':
         commit();
@@ -118,10 +123,17 @@ class DraftMachine {
         begin_block(op.a % 7, op.b);
         break;
       case 't':
-        truncate(op.c % 8 == 7 ? len() + 1 + op.a : op.a % (len() + 1));
+        truncate(somewhere(op, 12));
         break;
       case 'e':
-        export_tail(tails_[op.b % 2], op.c % 8 == 7 ? len() + 1 + op.a : op.a % (len() + 1));
+        export_tail(tails_[op.b % 2], pin_ && op.c % 4 == 0 ? pin_->upto : somewhere(op, 16));
+        break;
+      case 'p':
+        pin(somewhere(op, 8));
+        break;
+      case 'u':
+        kv_->unpin();
+        pin_.reset();
         break;
       case 'i':
         from_tail(tails_[op.a % 2], op.b, op.c);
@@ -138,6 +150,8 @@ class DraftMachine {
       default:
         break;
     }
+    if (took_) live += 2 * cfg_.n_layer;
+    took_ = false;
     if (failed_) expect(d_.live() <= live, "a failed call kept memory");
     compare(op.code == 'l' || failed_ || !guarded<Dev>);
   }
@@ -157,6 +171,8 @@ class DraftMachine {
   std::size_t taints = 0;
   std::size_t published = 0;
   std::size_t faults = 0;
+  std::size_t moves = 0;
+  std::size_t kept = 0;  ///< tails that moves took and exports gave out
 
  private:
   struct Held {
@@ -165,17 +181,40 @@ class DraftMachine {
     std::size_t floor = 0;
   };
 
+  struct Pin {
+    std::size_t upto = 0;
+    std::size_t base = 0;
+    bool taken = false;
+  };
+
   std::size_t len() const { return rows_.size(); }
+  /// A length: now and then one that is not reached. In a ring, where most are gone, mostly one of the last `near`.
+  std::size_t somewhere(const Op& op, unsigned near) const {
+    if (op.c % 8 == 7) return len() + 1 + op.a;
+    if (cfg_.ring && op.c % 8 != 6) return len() - std::min<std::size_t>(op.a % near, len());
+    return op.a % (len() + 1);
+  }
+  std::size_t longer() const { return cfg_.ring ? 400 : 0; }
+  std::size_t window_rows() const { return cfg_.sliding_window + cfg_.block_size; }
+  /// Rows that there are.
+  std::size_t phys() const {
+    const std::size_t flat = cap_ + cfg_.block_size;
+    return cfg_.ring ? std::min(2 * window_rows() + cfg_.block_size, flat) : flat;
+  }
+  std::size_t max_rows() const { return phys() == cap_ + cfg_.block_size ? cap_ : window_rows(); }
 
   /// @return whether the call went well; checks it against the model's verdict
+  /// @param excuses  a failure on its way may be one that it lives with
   template <class F>
-  bool call(bool allowed, const char* name, const F& f) {
+  bool call(bool allowed, const char* name, const F& f, bool excuses = false) {
     const std::size_t calls = calls_();
     d_.arm(fault_, used_);
     const bool ok = f();
     const bool fired = d_.disarm();
     expect(allowed || calls_() == calls, std::string(name) + ": a refusal asked something of a device");
-    expect(ok == (allowed && !fired), std::string(name) + (ok ? ": went well and should not have" : ": failed"));
+    fired_ = fired;
+    expect(ok == (allowed && !fired) || (ok && excuses),
+           std::string(name) + (ok ? ": went well and should not have" : ": failed"));
     refusals += allowed ? 0 : 1;
     faults += fired ? 1 : 0;
     failed_ = failed_ || !ok;
@@ -201,16 +240,44 @@ class DraftMachine {
     last_.reset();
   }
 
+  /// A begin of `n` rows, with the move that it may need; false if there are none.
+  template <class F>
+  bool begin(bool allowed, std::size_t n, const char* name, const F& f) {
+    const bool moving = allowed && len() - base_ + n > phys();
+    const std::size_t first = len() - std::min(len() - base_, window_rows());
+    const bool takes = moving && pin_ && !pin_->taken && pin_->base < first;
+    const bool ok = call(allowed, name, f, takes);
+    if (!allowed) return false;
+    last_is_over();
+    open_ = 0;
+    if (!moving) return ok;
+    if (takes) {
+      // Without a failure it is there. With one it is there, or it is lost.
+      expect(kv_->pinned() == pin_->upto || (fired_ && kv_->pinned() == 0), "a pinned tail was not taken");
+      pin_->taken = took_ = true;
+      if (kv_->pinned() == 0) pin_.reset();
+      took_ = pin_.has_value();
+    }
+    resident_ = target_ = first;
+    if (!ok) {
+      taint();
+      return false;
+    }
+    base_ = first;
+    ++moves;
+    if (plant_ == DraftPlant::move_spoils_a_row) memra_test::spoil(kv_->device(), kv_->v(1));
+    return true;
+  }
+
   void begin_rows(std::size_t n, unsigned branch, unsigned part) {
-    const bool allowed = !tainted_ && n != 0 && n <= cap_ - len();
+    const bool allowed = !tainted_ && n != 0 && n <= std::min(cap_ - len(), max_rows());
     std::optional<typename Kv::Rows> rows;
-    call(allowed, "begin_rows", [&] {
+    const bool ok = begin(allowed, n, "begin_rows", [&] {
       auto r = kv_->begin_rows(n);
       if (r) rows.emplace(*r);
       return r.ok();
     });
-    if (!rows) return;
-    last_is_over();
+    if (!ok) return;
     open_ = n;
     token_ = static_cast<int>(branch % 50);
     const unsigned fault = std::exchange(fault_, part % 8 < 4 ? fault_ : 0);  // meets a kernel, or commit
@@ -240,14 +307,12 @@ class DraftMachine {
   void begin_block(std::size_t n, unsigned branch) {
     const bool allowed = !tainted_ && n != 0 && n <= cfg_.block_size;
     std::optional<typename Kv::Rows> rows;
-    call(allowed, "begin_block", [&] {
+    const bool ok = begin(allowed, n, "begin_block", [&] {
       auto r = kv_->begin_block(n);
       if (r) rows.emplace(*r);
       return r.ok();
     });
-    if (!rows) return;
-    last_is_over();
-    open_ = 0;
+    if (!ok) return;
     write(*rows, 100 + static_cast<int>(branch % 50));
   }
 
@@ -272,12 +337,25 @@ class DraftMachine {
     tainted_ = false;
     rows_.resize(n);
     resident_ = std::min(resident_, n);
+    base_ = target_ = std::min(target_, n);
+    if (pin_ && pin_->upto > n) pin_.reset();
+  }
+
+  void pin(std::size_t upto) {
+    const std::size_t floor = std::min(floor_, upto);
+    const std::size_t rows = std::min(window_rows(), upto - floor);
+    const bool there = upto != 0 && upto <= len() && rows != 0 && upto - rows >= resident_;
+    const bool allowed = !tainted_ && (pin_ ? upto == pin_->upto : there);
+    call(allowed, "pin", [&] { return kv_->pin(upto).ok(); });
+    if (allowed && !pin_) pin_ = Pin{upto, upto - rows, false};
   }
 
   void export_tail(Held& h, std::size_t upto) {
     const std::size_t floor = std::min(floor_, upto);
     const std::size_t rows = std::min(cfg_.sliding_window + cfg_.block_size, upto - floor);
-    const bool allowed = !tainted_ && upto != 0 && upto <= len() && rows != 0 && upto - rows >= resident_;
+    const bool pinned = pin_ && pin_->upto == upto;
+    const bool there = upto != 0 && upto <= len() && rows != 0 && upto - rows >= resident_;
+    const bool allowed = !tainted_ && (there || (pinned && pin_->taken));
     h = {};
     const bool ok = call(allowed, "export_tail", [&] {
       h.tail = kv_->export_tail(upto);
@@ -285,6 +363,13 @@ class DraftMachine {
     });
     if (!ok) return;
     ++published;
+    if (pinned) {
+      if (pin_->taken && plant_ == DraftPlant::pinned_row_is_late) {
+        memra_test::spoil(kv_->device(), h.tail->layers[1].k.data());
+      }
+      kept += pin_->taken ? 1 : 0;
+      pin_.reset();
+    }
     expect(h.tail->len == upto && h.tail->rows == rows && h.tail->base == upto - rows && h.tail->floor == floor,
            "export_tail: other bounds");
     h.rows.assign(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(upto));
@@ -293,7 +378,8 @@ class DraftMachine {
 
   void from_tail(Held& h, unsigned where, unsigned how) {
     if (!h.tail) return;
-    const std::size_t cap = how % 8 == 7 ? h.tail->len - 1 : std::max<std::size_t>(h.tail->len, 12) + how % 5;
+    const std::size_t cap =
+        how % 8 == 7 ? h.tail->len - 1 : std::max<std::size_t>(h.tail->len, 12) + how % 5 + longer();
     std::optional<Kv> made;
     memra::Status why;
     Dev& dev = d_.dev[where % 3];
@@ -307,7 +393,7 @@ class DraftMachine {
     guard<Dev>(*made);
     std::vector<int> rows = h.rows;
     for (std::size_t r = 0; r < h.tail->base; ++r) rows[r] = -1;
-    if (plant_ == DraftPlant::tail_rows_not_zeroed && h.tail->base != 0) {
+    if (plant_ == DraftPlant::tail_rows_not_zeroed && h.tail->base != 0 && !cfg_.ring) {
       auto* row = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(made->v(1)));
       memra::check(dev.fill(row, std::byte{0x11}, 4));
     }
@@ -323,6 +409,8 @@ class DraftMachine {
     cap_ = cap;
     floor_ = floor;
     resident_ = h.tail->base;
+    base_ = target_ = cfg_.ring ? h.tail->base : 0;
+    pin_.reset();
     open_ = 0;
     tainted_ = false;
   }
@@ -333,7 +421,7 @@ class DraftMachine {
     Tail& t = *h.tail;
     memra::DflashCfg cfg = cfg_;
     const auto [base, rows, end, row_bytes, floor] = std::tuple(t.base, t.rows, t.len, t.row_bytes, t.floor);
-    std::size_t cap = 40;
+    std::size_t cap = std::max<std::size_t>(40, t.len);
     const auto huge = static_cast<std::size_t>(-1);
     switch (about % 9) {
       case 0:
@@ -386,6 +474,8 @@ class DraftMachine {
     last_.reset();
     rows_.assign(pos, -1);
     floor_ = resident_ = pos;
+    base_ = target_ = cfg_.ring ? pos : 0;
+    pin_.reset();
     open_ = 0;
     tainted_ = false;
   }
@@ -395,6 +485,8 @@ class DraftMachine {
     expect(kv_->len() == 0 && kv_->n_layer() == 0 && !kv_->begin_rows(1).ok() && !kv_->commit().ok() &&
                !kv_->truncate(0).ok() && !kv_->export_tail(1).has_value(),
            "a moved-from draft cache did something");
+    expect(kv_->base() == 0 && kv_->pinned() == 0 && !kv_->pin(1).ok(), "a moved-from draft cache has a base or a pin");
+    kv_->unpin();
     *kv_ = std::move(other);
   }
 
@@ -408,14 +500,15 @@ class DraftMachine {
     for (std::size_t l = 0; l < cfg_.n_layer; ++l) {
       for (std::size_t plane = 0; plane < 2; ++plane) {
         const float* at = plane == 0 ? kv.k(l) : kv.v(l);
-        std::vector<float> got(rows.size() * width);
+        std::vector<float> got((rows.size() - kv.base()) * width);
         memra::check(kv.device().download(reinterpret_cast<std::byte*>(got.data()),
                                           reinterpret_cast<const std::byte*>(at), got.size() * sizeof(float)));
         for (std::size_t i = 0; i < got.size(); ++i) {
-          const float want = draft_value(l, plane, i % width, rows[i / width], i / width);
+          const std::size_t row = kv.base() + i / width;
+          const float want = draft_value(l, plane, i % width, rows[row], row);
           expect(std::memcmp(&want, &got[i], sizeof want) == 0, "layer " + std::to_string(l) +
                                                                     (plane == 0 ? " K" : " V") + " row " +
-                                                                    std::to_string(i / width) + " holds other bytes");
+                                                                    std::to_string(row) + " holds other bytes");
         }
       }
     }
@@ -425,13 +518,18 @@ class DraftMachine {
     expect(kv_->len() == len(), "len is " + std::to_string(kv_->len()) + ", not " + std::to_string(len()));
     expect(kv_->cap() == cap_ && kv_->floor() == floor_ && kv_->resident() == resident_, "cap, floor or resident");
     expect(kv_->tainted() == tainted_, tainted_ ? "not tainted" : "tainted");
-    if (!close) return;
+    expect(kv_->base() == base_ && kv_->plan().phys_rows == phys(), "base or physical rows");
+    expect(kv_->pinned() == (pin_ ? pin_->upto : 0), "another pin");
+    if (!close || base_ != target_) return;  // half moved, it holds what it can be moved to the end from
     expect_holds(*kv_, rows_);
     if (tainted_) return;
     const auto* len_d = reinterpret_cast<const std::byte*>(kv_->k(0)) - kv_->plan().k_offset(0);
     std::int32_t mirror = -1;
     memra::check(kv_->device().download(reinterpret_cast<std::byte*>(&mirror), len_d, sizeof mirror));
     expect(mirror == static_cast<std::int32_t>(len()), "len_d is not len");
+    if (!cfg_.ring) return;
+    memra::check(kv_->device().download(reinterpret_cast<std::byte*>(&mirror), len_d + sizeof mirror, sizeof mirror));
+    expect(mirror == static_cast<std::int32_t>(base_), "base_d is not base");
   }
 
   DraftPlant plant_;
@@ -446,6 +544,9 @@ class DraftMachine {
   std::size_t cap_ = 0;
   std::size_t floor_ = 0;
   std::size_t resident_ = 0;
+  std::size_t base_ = 0;
+  std::size_t target_ = 0;  ///< base_, unless a move was left half done
+  std::optional<Pin> pin_;
   std::size_t open_ = 0;
   bool open_whole_ = false;
   int token_ = 0;
@@ -454,6 +555,8 @@ class DraftMachine {
   unsigned fault_ = 0;
   std::vector<std::size_t> used_ = {0};  ///< the device of the operation in hand
   bool failed_ = false;
+  bool fired_ = false;  ///< in the last call
+  bool took_ = false;   ///< the operation in hand took a pinned tail
 };
 
 }  // namespace property

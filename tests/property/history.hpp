@@ -20,6 +20,8 @@ struct Did {
   std::size_t stale = 0;
   std::size_t published = 0;
   std::size_t lapped = 0;
+  std::size_t moves = 0;
+  std::size_t kept = 0;
 };
 
 template <class Machine, class Plant>
@@ -40,6 +42,10 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
         did->stale += m.stale;
         did->lapped += m.lapped;
       }
+      if constexpr (requires { m.moves; }) {
+        did->moves += m.moves;
+        did->kept += m.kept;
+      }
     }
     return std::nullopt;
   } catch (const Broken& b) {
@@ -53,7 +59,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
 inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
   memra_test::Rng rng(seed);
   const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
-                              : machine == "draft" ? "bbbbbbbbbccckkktttttteeeeiiiggnvl"
+                              : machine == "draft" ? "bbbbbbbbbbbbccckkkkttttttteeeeeiiiggnvlppppu"
                                                    : "ffffffggkkkkkksssssrrrrrrzpppxxllll";
   Script s;
   s.machine = machine;
@@ -75,7 +81,8 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   return did.refusals > did.ops / (machine == "late" ? 1000 : 100) && did.faults > did.ops / 50 &&
          did.taints > did.ops / 200 && did.published > did.ops / 500 &&
          (machine != "cache" ||
-          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 8000));
+          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 8000)) &&
+         (machine != "draft" || (did.moves > did.ops / 500 && did.kept > did.ops / 20000));
 }
 
 }  // namespace property

@@ -67,9 +67,9 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   }
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
-      "%zu published, %zu rollbacks beyond a ring\n",
-      machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published,
-      did.lapped);
+      "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out\n",
+      machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
+      did.moves, did.kept);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -115,6 +115,8 @@ int self_test() {
   draft("truncate keeps one row", DraftPlant::truncate_keeps_one, 3);
   draft("rows below a tail are not zero", DraftPlant::tail_rows_not_zeroed, 5);
   draft("commit counts a block", DraftPlant::block_is_committed, 3);
+  draft("a move spoils a row", DraftPlant::move_spoils_a_row, 5);
+  draft("a pinned tail is taken late", DraftPlant::pinned_row_is_late, 9);
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
   late("it trusts a snapshot that was not waited for", LatePlant::snapshots_are_trusted, 4);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);

@@ -332,6 +332,7 @@ Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_
 
 struct DraftShape {
   std::size_t n_heads = 4, n_kv = 2, head_dim = 64, window = 0, floor = 0, base = 0, rows = 120, len = 90, block = 8;
+  bool ring = false;  ///< the base is on the device, behind the length; the view has another one
 };
 
 /// draft_write of a block, then draft_attend: planes and outputs.
@@ -345,8 +346,10 @@ Bytes run_draft(Dev& dev, const DraftShape& s, memra::DraftArm arm, std::uint64_
   const OnDev<Dev> v_in(dev, rng.vector(s.block * width));
   const OnDev<Dev> q(dev, rng.vector(s.block * s.n_heads * s.head_dim));
   const OnDev<Dev> out(dev, s.block * s.n_heads * s.head_dim * 4);
-  const OnDev<Dev> len(dev, std::vector<std::int32_t>{static_cast<std::int32_t>(s.len)});
-  const std::size_t bytes = memra::detail::draft_scratch_bytes(s.n_heads, s.n_kv, s.head_dim, s.block, s.len);
+  const OnDev<Dev> len(dev,
+                       std::vector<std::int32_t>{static_cast<std::int32_t>(s.len), static_cast<std::int32_t>(s.base)});
+  const std::size_t bytes =
+      memra::detail::draft_scratch_bytes(s.n_heads, s.n_kv, s.head_dim, s.block, std::min(s.len, s.rows));
   const OnDev<Dev> scratch(dev, bytes);
   memra::DraftView d;
   d.k = k.floats();
@@ -355,9 +358,10 @@ Bytes run_draft(Dev& dev, const DraftShape& s, memra::DraftArm arm, std::uint64_
   d.head_dim = s.head_dim;
   d.window = s.window;
   d.floor = s.floor;
-  d.base = s.base;
+  d.base = s.ring ? 5 : s.base;
   d.phys_rows = s.rows;
   d.len_d = len.ints();
+  if (s.ring) d.base_d = len.ints() + 1;
   d.len_bound = s.len;
   d.block_rows = s.block;
   const memra::ops_for<Dev> ops(dev);
@@ -574,7 +578,7 @@ std::vector<OpCase<Dev>> op_cases() {
     }
   }
   for (const memra::DraftArm arm : {memra::DraftArm::clip, memra::DraftArm::full_scan}) {
-    for (int kind = 0; kind < 4; ++kind) {
+    for (int kind = 0; kind < 6; ++kind) {
       DraftShape s;
       if (kind >= 1) s.window = 40;
       if (kind == 2) s.floor = 70;
@@ -582,6 +586,11 @@ std::vector<OpCase<Dev>> op_cases() {
         s.base = 30;
         s.rows = 68;
         s.head_dim = 40;
+      }
+      if (kind >= 4) {
+        s.ring = true;
+        s.len = 1000;  // scratch is that of the rows that there are
+        s.base = kind == 4 ? 940 : 888;
       }
       const std::uint64_t n = ++seed;
       add("draft " + std::to_string(kind) + (arm == memra::DraftArm::clip ? " clip" : " full scan"),
