@@ -271,6 +271,10 @@ class Speculation {
     s_->open_rows = 0;
     take_sink();  // a forward that died left it in the cache
     if (Status s = at_rest(call); !s) return s;
+    if (s_->draft->tainted()) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the draft is tainted at row %zu; repair, or truncate it to there", s_->draft->len());
+    }
     if (!s_->sink) {  // gone with a cache that another was put in the place of
       if (Status s = make_sink(); !s) return s;
     }

@@ -8,6 +8,7 @@
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
 #include <support/rounds.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ using memra_test::join;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
+using memra_test::says;
 using memra_test::stream;
 using memra_test::TestDev;
 using memra_test::Tokens;
@@ -33,16 +35,19 @@ struct Sequence {
   OpModel m{round_hybrid()};
   Devices d;
   Cache trunk = make(d, m, 8, 2);
-  DraftKv draft = memra::check(DraftKv::create(d.dev[1], config(), ctx));
+  DraftKv draft;
   Speculation spec = memra::check(Speculation::create(trunk, draft, {5}, OpModel::width, 16));
 
-  static memra::DflashCfg config() {
+  explicit Sequence(bool ring = false) : draft(memra::check(DraftKv::create(d.dev[1], config(ring), ctx))) {}
+
+  static memra::DflashCfg config(bool ring) {
     memra::DflashCfg c;
     c.n_layer = 1;
     c.n_kv = 1;
     c.head_dim = OpModel::width;
     c.block_size = 8;
-    c.sliding_window = 16;
+    c.sliding_window = ring ? 6 : 16;  // a ring of 2 * 14 + 8 = 36 rows
+    c.ring = ring;
     return c;
   }
 
@@ -77,7 +82,8 @@ struct Sequence {
     REQUIRE(spec.pos() == t.size());
     REQUIRE(trunk.dflash_taps() == nullptr);
     require_straight(trunk, m, t);
-    const auto want = straight(m, t).out;
+    auto want = straight(m, t).out;
+    want.erase(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(draft.base() * OpModel::width));
     for (const float* rows : {draft.k(0), draft.v(0)}) {
       REQUIRE(memra_test::same_bits(std::vector<float>(rows, rows + want.size()), want));
     }
@@ -204,6 +210,76 @@ TEST_CASE("C8 the n-th device call of a round fails: together, repaired, or take
   }
   REQUIRE(taints >= 6);
   REQUIRE(repairs == 3);
+}
+
+TEST_CASE("D8 a trunk and a draft in a ring stand at one position, and what the ring lost is refused before they move",
+          "[speculation]") {
+  const Tokens t = stream(120);
+  Sequence s(true);
+  REQUIRE(s.draft.plan().phys_rows == 36);
+  REQUIRE(says(s.spec.begin_step(15).status(), ErrorKind::bad_argument, "at most 14"));
+  REQUIRE(s.trunk.dflash_taps() == nullptr);
+  const auto start = memra::check(s.trunk.snapshot());
+  REQUIRE(s.feed(part(t, 0, 14)).ok());
+  const auto early = memra::check(s.trunk.snapshot());
+  REQUIRE(s.feed(part(t, 14, 14)).ok());
+  std::size_t at = 28;
+  for (std::size_t turn = 0; at < 48; ++turn) {
+    const std::size_t keep = turn * 3 % 8;
+    REQUIRE(s.round(join(part(t, at, keep), stream(8 - keep, 9)), keep, strategies[turn % 3]).ok());
+    at += keep;
+    s.require(part(t, 0, at));
+  }
+  REQUIRE(s.draft.base() > 9);  // where the window of 6 at row 14 begins
+  REQUIRE(says(s.spec.rollback(early, 0, 0).status(), ErrorKind::bad_argument, "are resident from"));
+  s.require(part(t, 0, at));
+  const auto snap = memra::check(s.trunk.snapshot());
+  REQUIRE(s.round(part(t, at, 8), 8, Strategy::replay).ok());
+  REQUIRE(s.spec.rollback(snap, 0, 0).ok());
+  s.require(part(t, 0, at));
+  REQUIRE(s.spec.rollback(start, 0, 0).ok());
+  s.require({});
+  REQUIRE(s.feed(part(t, 0, 9)).ok());
+  s.require(part(t, 0, 9));
+}
+
+TEST_CASE("C8 D8 the n-th device call of a round fails in which the draft's ring moves", "[speculation]") {
+  const Tokens t = stream(60);
+  std::size_t repairs = 0;
+  for (const Strategy by : strategies) {
+    for (std::size_t n = 1;; ++n) {
+      CAPTURE(to_string(by), n);
+      Sequence s(true);
+      for (std::size_t at = 0; at < 35; at += 7) REQUIRE(s.feed(part(t, at, 7)).ok());
+      const auto snap = memra::check(s.trunk.snapshot());
+      REQUIRE(s.draft.base() == 0);
+      s.d.arm(n);
+      const bool done = s.round(part(t, 35, 5), 3, by).ok();
+      const bool fired = s.d.fired();
+      s.d.arm(0);
+      REQUIRE(done == !fired);
+      if (done) {
+        REQUIRE(s.draft.base() == 21);
+        s.require(part(t, 0, 38));
+        break;
+      }
+      if (s.draft.tainted() && s.spec.level()) {  // half moved, in the open round
+        ++repairs;
+        REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+        REQUIRE(s.spec.open_rows(3).status().kind() == ErrorKind::bad_state);
+        REQUIRE(s.spec.repair().ok());
+        REQUIRE(s.write_rows(3).ok());
+        const auto left = memra::check(s.spec.commit(3, 0));
+        if (left.replay != 0) REQUIRE(s.m.feed(s.trunk, part(t, 35, left.replay)).ok());
+        s.require(part(t, 0, 38));
+      }
+      REQUIRE(s.spec.rollback(snap, 0, 0).ok());
+      s.require(part(t, 0, 35));
+      REQUIRE(s.round(part(t, 35, 5), 4, by).ok());
+      s.require(part(t, 0, 39));
+    }
+  }
+  REQUIRE(repairs == 3 * 3);  // K, V and the positions
 }
 
 TEST_CASE("greedy acceptance: drafts that agree, cut by budget and stop", "[speculation]") {
