@@ -1,6 +1,7 @@
 // Cache and DflashKv on a device of any kind: byte for byte what HostDev does. Needs no kernels.
 #pragma once
 
+#include <algorithm>
 #include <conformance/bytes.hpp>
 #include <conformance/report.hpp>
 #include <cstddef>
@@ -55,15 +56,15 @@ memra_test::Image speculate(memra::Cache<Dev>& cache, Report& r, std::size_t pro
   return memra_test::image(cache);
 }
 
-/// What a draft cache says and all its committed rows from `first` on.
+/// What a draft cache says and all its committed rows from its first physical one on.
 template <class Dev>
-Bytes draft_image(const memra::DflashKv<Dev>& kv, std::size_t first) {
+Bytes draft_image(const memra::DflashKv<Dev>& kv) {
   Bytes out;
-  for (const std::size_t n : {kv.len(), kv.floor(), kv.resident()}) out.push_back(static_cast<std::byte>(n));
+  for (const std::size_t n : {kv.len(), kv.floor(), kv.resident(), kv.base()}) out.push_back(static_cast<std::byte>(n));
   for (std::size_t l = 0; l < kv.n_layer(); ++l) {
     for (const float* plane : {kv.k(l), kv.v(l)}) {
-      const Bytes rows = read(kv.device(), reinterpret_cast<const std::byte*>(plane) + first * kv.row_bytes(),
-                              (kv.len() - first) * kv.row_bytes());
+      const Bytes rows =
+          read(kv.device(), reinterpret_cast<const std::byte*>(plane), (kv.len() - kv.base()) * kv.row_bytes());
       out.insert(out.end(), rows.begin(), rows.end());
     }
   }
@@ -76,14 +77,18 @@ void draft_write(memra::DflashKv<Dev>& kv, const typename memra::DflashKv<Dev>::
                  Report& r) {
   for (std::size_t l = 0; l < kv.n_layer(); ++l) {
     const memra::DraftView view = rows.view(l);
-    std::int32_t len = -1;
-    r.that(kv.device().download(reinterpret_cast<std::byte*>(&len), reinterpret_cast<const std::byte*>(view.len_d), 4),
-           "download of len_d");
-    r.that(static_cast<std::size_t>(len) == rows.first(), "len_d is not the first row");
+    const auto int_at = [&](const std::int32_t* at) {
+      std::int32_t n = -1;
+      r.that(kv.device().download(reinterpret_cast<std::byte*>(&n), reinterpret_cast<const std::byte*>(at), 4),
+             "download of a position");
+      return static_cast<std::size_t>(n);
+    };
+    r.that(int_at(view.len_d) == rows.first(), "len_d is not the first row");
+    if (view.base_d != nullptr) r.that(int_at(view.base_d) == kv.base(), "base_d is not the base");
     for (float* plane : {view.k, view.v}) {
       const std::size_t row = kv.config().n_kv * kv.config().head_dim;
       const auto x = Numbers(seed + l * 2 + (plane == view.k ? 0 : 1)).reals(rows.rows() * row);
-      r.that(kv.device().upload(reinterpret_cast<std::byte*>(plane + rows.first() * row),
+      r.that(kv.device().upload(reinterpret_cast<std::byte*>(plane + (rows.first() - kv.base()) * row),
                                 reinterpret_cast<const std::byte*>(x.data()), x.size() * sizeof(float)),
              "upload of rows");
     }
@@ -113,7 +118,7 @@ std::vector<Bytes> draft_story(Dev& dev, Dev& other, bool all_windowed, Report& 
     draft_write(kv, memra::check(kv.begin_block(4)), 100 + round, r);
     draft_write(kv, memra::check(kv.begin_rows(2 + round)), 200 + round, r);
     r.that(kv.commit(), "commit");
-    seen.push_back(draft_image(kv, 0));
+    seen.push_back(draft_image(kv));
   }
   r.that(!kv.export_tail(0) && !kv.export_tail(kv.len() + 1), "a tail of nothing, or beyond len");
   const auto tail = kv.export_tail(17);
@@ -123,16 +128,49 @@ std::vector<Bytes> draft_story(Dev& dev, Dev& other, bool all_windowed, Report& 
     auto back = memra::DflashKv<Dev>::from_tail(*target, cfg, 24, *tail, &why);
     if (!r.that(back.has_value(), "from_tail: " + why.message())) continue;
     r.that(back->len() == 17 && back->resident() == 7, "len or resident after from_tail");
-    seen.push_back(draft_image(*back, 0));  // the zeroes below the tail included
+    seen.push_back(draft_image(*back));  // the zeroes below the tail included
     draft_write(*back, memra::check(back->begin_rows(3)), 300, r);
     r.that(back->commit(), "commit");
-    seen.push_back(draft_image(*back, 0));
+    seen.push_back(draft_image(*back));
   }
   r.that(kv.truncate(18), "truncate");
-  seen.push_back(draft_image(kv, 0));
+  seen.push_back(draft_image(kv));
   auto cold = memra::check(memra::DflashKv<Dev>::create_cold_at(dev, cfg, 40, 9));
-  seen.push_back(draft_image(cold, 0));
+  seen.push_back(draft_image(cold));
   r.that(!cold.export_tail(9), "a cold cache has no rows to publish");
+  return seen;
+}
+
+/// A prompt and rounds through a ring of 24 rows that moves in one piece and in several, with a pinned tail.
+template <class Dev>
+std::vector<Bytes> ring_story(Dev& dev, Report& r) {
+  std::vector<Bytes> seen;
+  memra::DflashCfg cfg = draft_config(true);
+  cfg.ring = true;
+  auto kv = memra::check(memra::DflashKv<Dev>::create(dev, cfg, 200));
+  r.that(kv.plan().phys_rows == 24, "a ring of another size");
+  r.that(!kv.begin_rows(11).ok(), "more rows than a ring takes in a call");
+  const float* const k = kv.k(0);
+  for (std::uint64_t turn = 0; kv.len() < 150; ++turn) {
+    draft_write(kv, memra::check(kv.begin_block(4)), 1000 + turn, r);
+    draft_write(kv, memra::check(kv.begin_rows(1 + turn * 7 % 10)), 2000 + turn, r);
+    r.that(kv.commit(), "commit");
+    if (turn == 3) r.that(kv.pin(kv.len()), "pin");
+    r.that(kv.len() - kv.base() <= 24 && kv.base() + 5 <= std::max<std::size_t>(kv.len(), 5),
+           "the window is not there");
+    seen.push_back(draft_image(kv));
+  }
+  r.that(kv.k(0) == k, "the planes have moved");
+  const std::size_t upto = kv.pinned();
+  r.that(upto != 0 && kv.base() > upto, "the pinned rows are still there");
+  r.that(!kv.export_tail(upto + 1), "a tail of rows that are gone");
+  const auto tail = kv.export_tail(upto);
+  if (!r.that(tail.has_value(), "the pinned tail is gone")) return seen;
+  auto back = memra::DflashKv<Dev>::from_tail(dev, cfg, 200, *tail);
+  if (r.that(back.has_value(), "from_tail")) seen.push_back(draft_image(*back));
+  r.that(!kv.truncate(kv.base()).ok(), "a truncate to rows whose window is gone");
+  r.that(kv.truncate(kv.len() - 5), "truncate");
+  seen.push_back(draft_image(kv));
   return seen;
 }
 
@@ -279,6 +317,16 @@ std::vector<Property> cache_properties() {
                      for (std::size_t i = 0; i < want.size() && i < got.size(); ++i) {
                        r.that(got[i] == want[i], "chapter " + std::to_string(i) + " differs from HostDev");
                      }
+                   }
+                 }});
+  out.push_back({"D8 a ring of draft rows is that of HostDev, moves and pinned tails included", [](Report& r) {
+                   Made<Make> made;
+                   memra::HostDev host;
+                   const auto got = detail::ring_story(made.dev(), r);
+                   const auto want = detail::ring_story(host, r);
+                   r.that(got.size() == want.size() && want.size() > 20, "the stories have another length");
+                   for (std::size_t i = 0; i < want.size() && i < got.size(); ++i) {
+                     r.that(got[i] == want[i], "chapter " + std::to_string(i) + " differs from HostDev");
                    }
                  }});
   return out;

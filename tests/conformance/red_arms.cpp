@@ -1,6 +1,7 @@
 // The suite is itself tested: devices that break one rule each, and the property that must notice.
 #include <concepts/minimal_dev.hpp>
 #include <conformance/conformance.hpp>
+#include <cstdint>
 #include <cstring>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
@@ -131,6 +132,12 @@ struct CopiesShort : MinimalDev {
     return MinimalDev::copy(dst, src, n > 64 ? n / 2 : n);
   }
 };
+/// Stores the first of several ints only: a ring's base stays what it was.
+struct StoresOne : MinimalDev {
+  Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n) noexcept {
+    return MinimalDev::store_i32(dst, values, n == 0 ? 0 : 1);
+  }
+};
 /// A kernel set whose append forgets the second row of a call.
 struct ForgetfulKernels : memra::HostKernels {
   template <class D>
@@ -146,6 +153,8 @@ struct ForgetfulDev : HostDev {
 TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") {
   const auto cache = failing(memra_conformance::cache_properties<CopiesShort>());
   REQUIRE(cache.size() >= 3);  // rollback, prefix and tails all copy
+  REQUIRE(failing(memra_conformance::cache_properties<CopiesShort>(), "D8").size() == 1);
+  REQUIRE(failing(memra_conformance::cache_properties<StoresOne>(), "D8").size() == 1);
   const auto kernels = failing(memra_conformance::kernel_properties<ForgetfulDev>());
   REQUIRE(kernels.size() >= 2);
   REQUIRE(failing(memra_conformance::kernel_properties<HostDev>()).empty());
