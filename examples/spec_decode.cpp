@@ -48,6 +48,7 @@ struct Flags {
   std::string ids;
   std::string logits;
   bool ignore_eos = false;
+  bool draft_ring = false;
 };
 
 [[noreturn]] void refuse(const std::string& sentence) {
@@ -120,6 +121,7 @@ tiny::Job make_job(const Flags& f, const CLI::App& app, const tiny::ModelFiles& 
   read_kv(f.kv, job);
   if (f.draft != "on" && f.draft != "off") refuse("--draft is " + tiny::in_quotes(f.draft) + "; expected on or off");
   job.draft = f.draft == "on";
+  job.draft_ring = f.draft_ring;
   job.strategies = read_strategies(f.strategy);
   job.ignore_eos = f.ignore_eos;
   if (!f.logits.empty()) refuse_to_overwrite(f);
@@ -198,6 +200,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", f.tokens, "tokens to generate; 0 only primes")->capture_default_str();
   app.add_option("--kv", f.kv, "formats of K and V: f32 f16 bf16 q8_0 q5_1 q4_0 fp8")->capture_default_str();
   app.add_option("--draft", f.draft, "on or off")->capture_default_str();
+  app.add_flag("--draft-ring", f.draft_ring, "the drafter keeps rows for its window only, however long the text");
   app.add_option("--strategy", f.strategy,
                  "how drafts are taken back: automatic, replay, planes, stash, or all in turn")
       ->capture_default_str();

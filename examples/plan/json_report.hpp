@@ -54,6 +54,7 @@ inline OrderedJson json_report(const Request& r, const Figures& f) {
   j["round_strategy"] =
       r.rounds.rows == 0 ? OrderedJson(nullptr) : OrderedJson(memra::to_string(f.plan.round.automatic));
   j["round_bytes"] = t.round_bytes;
+  j["draft_ring"] = r.draft && r.draft->ring;
   j["draft_bytes"] = f.draft_bytes;
   j["pad_bytes"] = f.pad_bytes;
   j["alignment_bytes"] = t.pad_bytes;

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   app.add_option("--state", f.state, "format of the recurrent state: f32, bf16 or f16")->capture_default_str();
   app.add_option("--conv", f.conv, "format of the convolutions' history: f32, bf16 or f16")->capture_default_str();
   app.add_option("--draft", f.draft, "config.json of a block-diffusion drafter, one draft cache per sequence");
+  app.add_flag("--draft-ring", f.draft_ring, "the draft cache is a ring: rows for its window, whatever the context");
   app.add_option("--ring-slack", f.ring_slack,
                  "rows that a window's ring keeps beyond it: the longest call and take-back; 0: windows in flat planes")
       ->capture_default_str();

@@ -40,6 +40,7 @@ struct Flags {
   std::string conv = "f32";
   std::string ring_slack = std::to_string(memra::max_round_rows);
   std::string draft;
+  bool draft_ring = false;
   std::string fit;
   std::string svg;
   bool second_buffer = false;
@@ -206,7 +207,9 @@ inline Request read_request(const Flags& f) {
   if (!f.ctx.empty()) r.ctx = whole_number("--ctx", f.ctx, 1, most);
   r.model = load_model(f.model, r.storage);
   if (f.ctx.empty()) r.ctx = r.model.max_positions == 0 ? 4096 : std::min(r.model.max_positions, most);
+  if (f.draft_ring && f.draft.empty()) refuse("--draft-ring was given without --draft; expected the drafter, too");
   if (!f.draft.empty()) r.draft = load_draft(f.draft);
+  if (r.draft) r.draft->ring = f.draft_ring;
   place(f, r);
   return r;
 }

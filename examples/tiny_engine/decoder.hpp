@@ -65,11 +65,13 @@ class Decoder {
   /// For a cache restored elsewhere: the token its logits decide.
   void set_next(std::int32_t token) noexcept { next_ = token; }
 
-  /// Feeds a prompt (or more of it) in chunks of at most max_rows, commits it, and ingests its taps.
+  /// Feeds a prompt (or more of it) in chunks of at most max_rows (the trunk's, and what the drafter's KV takes at a
+  /// time), commits it, and ingests its taps.
   /// @param on_logits  if set, receives the logits of every chunk, [rows][n_vocab] on the host
   void prime(std::span<const std::int32_t> prompt, std::size_t chunk = 0,
              const std::function<void(std::span<const float>)>& on_logits = {}) {
     if (chunk == 0 || chunk > trunk_->max_rows()) chunk = trunk_->max_rows();
+    if (drafter_ != nullptr) chunk = std::min(chunk, drafter_->kv().max_rows());
     while (!prompt.empty()) {
       const std::size_t t = std::min(chunk, prompt.size());
       const bool last = t == prompt.size();

@@ -21,13 +21,15 @@
 namespace tiny {
 
 /// Geometry of the drafter's KV cache.
-inline memra::DflashCfg draft_kv_config(const DraftConfig& c) {
+/// @param ring  keep what the window needs, whatever the context
+inline memra::DflashCfg draft_kv_config(const DraftConfig& c, bool ring = false) {
   memra::DflashCfg kv;
   kv.n_layer = c.n_layers;
   kv.n_kv = c.n_kv_heads;
   kv.head_dim = c.head_dim;
   kv.block_size = c.block_size;
   kv.sliding_window = c.window;
+  kv.ring = ring;
   return kv;
 }
 
@@ -48,11 +50,12 @@ class Drafter {
 
   /// @param trunk  must outlive the drafter
   /// @param cap    committed rows of the draft KV: the context
+  /// @param ring   as draft_kv_config
   static memra::Result<Drafter> create(const DraftConfig& config, const SafeTensors& file, Trunk<Dev>& trunk,
-                                       std::size_t cap) {
+                                       std::size_t cap, bool ring = false) {
     if (memra::Status s = check_files(config, file); !s) return s;
     Dev& dev = trunk.head_device();
-    auto kv = memra::DflashKv<Dev>::create(dev, draft_kv_config(config), cap);
+    auto kv = memra::DflashKv<Dev>::create(dev, draft_kv_config(config, ring), cap);
     if (!kv) return kv.status();
     Drafter d(config, trunk, *std::move(kv));
     WeightReader<Dev> r(dev, file, "");

@@ -31,7 +31,8 @@ struct Job {
   memra::Format k = memra::Format::q8_0;
   memra::Format v = memra::Format::q5_1;
   bool draft = true;
-  std::size_t ctx = 0;  ///< 0: what the run needs, at most max_position_embeddings
+  bool draft_ring = false;  ///< the draft KV keeps what its window needs, whatever the context
+  std::size_t ctx = 0;      ///< 0: what the run needs, at most max_position_embeddings
   bool ignore_eos = false;
   /// How drafts are taken back, one run each; the first streams its text.
   std::vector<memra::Strategy> strategies = {memra::Strategy::automatic};
@@ -117,7 +118,7 @@ struct SpeculativeRun {
 
   static memra::Result<SpeculativeRun> create(memra::Strategy by, const ModelFiles& files, std::span<Dev* const> stages,
                                               std::span<const std::size_t> fence, const memra::ModelConfig& state,
-                                              std::size_t ctx, Trunk<Dev>& trunk) {
+                                              std::size_t ctx, bool ring, Trunk<Dev>& trunk) {
     memra::CacheOptions options;
     options.rounds.rows = files.draft->config.block_size;
     options.rounds.replay = by == memra::Strategy::replay;
@@ -125,7 +126,7 @@ struct SpeculativeRun {
     options.rounds.stash = by == memra::Strategy::stash;
     auto cache = memra::Cache<Dev>::create_ppn(stages, fence, state, ctx, options);
     if (!cache) return cache.status();
-    auto drafter = Drafter<Dev>::create(files.draft->config, files.draft->weights, trunk, ctx);
+    auto drafter = Drafter<Dev>::create(files.draft->config, files.draft->weights, trunk, ctx, ring);
     if (!drafter) return drafter.status();
     return SpeculativeRun{*std::move(cache), *std::move(drafter)};
   }
@@ -160,7 +161,8 @@ int run_job(const Job& job, const ModelFiles& files, std::span<Dev* const> stage
   // Whoever comes first streams; the other runs are quiet.
   std::vector<SpeculativeRun<Dev>> runs;
   for (const memra::Strategy by : drafting ? job.strategies : std::vector<memra::Strategy>{}) {
-    runs.push_back(memra::check(SpeculativeRun<Dev>::create(by, files, stages, fence, state, ctx, trunk)));
+    runs.push_back(
+        memra::check(SpeculativeRun<Dev>::create(by, files, stages, fence, state, ctx, job.draft_ring, trunk)));
     SpeculativeRun<Dev>& run = runs.back();
     Decoder<Dev> decoder(trunk, run.cache, &run.drafter);
     decoder.prime(job.prompt, 0, on_logits);

@@ -87,6 +87,18 @@ TEST_CASE("several sequences, several devices, a draft cache beside the last sta
   r.draft = &draft;
   REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
   REQUIRE(memra::check(memra::longest_ctx(m, r)) < alone);
+  memra::DflashCfg ring = draft;
+  ring.sliding_window = 60;
+  ring.ring = true;  // 132 rows
+  const std::size_t flat = memra::check(memra::longest_ctx(m, r));
+  r.draft = &ring;
+  REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
+  REQUIRE(memra::check(memra::longest_ctx(m, r)) > flat);
+  const std::size_t with = memra::check(memra::device_bytes(m, 5000, r)).back();
+  r.draft = nullptr;
+  const std::size_t plane = 17 * 256;  // 132 rows of 32 bytes are 4,224
+  REQUIRE(with - memra::check(memra::device_bytes(m, 5000, r)).back() == 256 + 2 * plane);
+  r.draft = &ring;
   r.rounds = {.rows = 8, .planes = true};
   REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
 }

@@ -84,6 +84,17 @@ good draft "$qwen" --ctx 1000 --json --draft "$fixtures/drafter.json"
 plane=$(((1000 + 8) * 2 * 64 * 4))
 equal draft_bytes "$(number draft_bytes)" $((256 + 4 * ((plane + 255) / 256 * 256)))
 
+# A ring of 2 * (64 + 8) + 8 rows, where that is less.
+for ctx in 145 1000 100000; do
+  good draft_ring "$qwen" --ctx $ctx --json --draft "$fixtures/drafter.json" --draft-ring
+  equal draft_bytes "$(number draft_bytes)" $((256 + 4 * 152 * 2 * 64 * 4))
+  has '"draft_ring": true'
+done
+good draft_ring "$qwen" --ctx 100 --json --draft "$fixtures/drafter.json" --draft-ring
+equal draft_bytes "$(number draft_bytes)" $((256 + 4 * 108 * 2 * 64 * 4))
+good draft_ring "$qwen" --ctx 2000 --draft "$fixtures/drafter.json" --draft-ring --verify
+has ': equal'
+
 good one "$qwen" --ctx 1000 --json
 one=$(number total_bytes)
 good sequences "$qwen" --ctx 1000 --json --sequences 3
@@ -213,6 +224,9 @@ bad family "field model_type is 'new_thing'" "$work/new.json"
 printf '{"block_size":0}' >"$work/draft.json"
 bad draft 'field num_hidden_layers is missing' "$qwen" --draft "$work/draft.json"
 bad no_draft 'cannot read' "$qwen" --draft "$work/absent.json"
+bad draft_ring 'draft-ring was given without --draft' "$qwen" --draft-ring
+sed 's/"sliding_window": 64/"sliding_window": 0/' "$fixtures/drafter.json" >"$work/draft.json"
+bad draft_window 'expected a window in every layer' "$qwen" --draft "$work/draft.json" --draft-ring
 bad ctx "ctx is '0'; expected a whole number from 1 to" "$qwen" --ctx 0
 bad ctx_text "ctx is '12x'" "$qwen" --ctx 12x
 bad kv "kv is 'q8/q5'; expected K/V of" "$qwen" --kv q8/q5

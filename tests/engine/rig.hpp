@@ -72,6 +72,7 @@ struct Options {
   std::size_t stages = 1;
   bool same_device = false;  ///< stages share one device object
   memra::Layout layout = memra::Layout::blocks;
+  bool draft_ring = false;
 };
 
 /// Every strategy, for rounds of up to a draft block.
@@ -103,8 +104,8 @@ struct RigOn {
     trunk.emplace(
         memra::check(tiny::Trunk<Dev>::create(files.config, files.weights, *cache, tiny::TrunkOptions{o.max_rows})));
     if (files.draft) {
-      drafter.emplace(
-          memra::check(tiny::Drafter<Dev>::create(files.draft->config, files.draft->weights, *trunk, o.ctx)));
+      drafter.emplace(memra::check(
+          tiny::Drafter<Dev>::create(files.draft->config, files.draft->weights, *trunk, o.ctx, o.draft_ring)));
     }
   }
 

@@ -1,6 +1,7 @@
 // One sequence of the tiny model with its decoder, the oracle it must equal, and byte comparison of both.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,8 +28,8 @@ inline const tiny::ModelFiles& model() {
 
 struct Sequence : rig::Rig {
   Sequence(memra::Format k, memra::Format v, std::size_t stages, std::size_t ctx,
-           memra::Layout layout = memra::Layout::blocks)
-      : Rig(model(), rig::Options{k, v, ctx, 64, stages, false, layout}) {
+           memra::Layout layout = memra::Layout::blocks, bool draft_ring = false)
+      : Rig(model(), rig::Options{k, v, ctx, 64, stages, false, layout, draft_ring}) {
     decoder.emplace(*trunk, *cache, &*drafter);
   }
 
@@ -68,14 +69,16 @@ inline std::string difference(const Cache& a, const Cache& b) {
   return rig::first_difference(rig::look(a), rig::look(b));
 }
 
-/// Empty if both draft caches hold the same committed rows from `first` on.
+/// Empty if both draft caches hold the same committed rows from `first` on, or from where a ring still has them.
 inline std::string difference(const memra::DflashKv<Dev>& a, const memra::DflashKv<Dev>& b, std::size_t first = 0) {
   if (a.len() != b.len()) return "draft length";
-  const std::size_t skip = first * a.row_bytes() / sizeof(float);
+  first = std::max({first, a.base(), b.base()});
+  const std::size_t skip_a = (first - a.base()) * a.row_bytes() / sizeof(float);
+  const std::size_t skip_b = (first - b.base()) * a.row_bytes() / sizeof(float);
   const std::size_t bytes = (a.len() - first) * a.row_bytes();
   for (std::size_t l = 0; l < a.n_layer(); ++l) {
-    if (std::memcmp(a.k(l) + skip, b.k(l) + skip, bytes) != 0) return "draft K of layer " + std::to_string(l);
-    if (std::memcmp(a.v(l) + skip, b.v(l) + skip, bytes) != 0) return "draft V of layer " + std::to_string(l);
+    if (std::memcmp(a.k(l) + skip_a, b.k(l) + skip_b, bytes) != 0) return "draft K of layer " + std::to_string(l);
+    if (std::memcmp(a.v(l) + skip_a, b.v(l) + skip_b, bytes) != 0) return "draft V of layer " + std::to_string(l);
   }
   return {};
 }

@@ -45,6 +45,9 @@ good planes 'by planes' --tokens 24 --strategy planes --stages 2
 good stash 'by stash' --tokens 24 --strategy stash
 good all 'by stash' --tokens 24 --strategy all
 [ "$(grep -c 'verdict *identical: 24 tokens' "$work/out")" -eq 3 ] || fail "all: expected three verdicts"
+# A ring of 2 * (64 + 8) + 8 rows of 512 bytes in four planes, at any context: the text is longer than that.
+good ring 'verdict +identical: 180 tokens' --tokens 180 --ignore-eos --draft-ring --ctx 4000
+grep -q 'draft KV 311552 bytes' "$work/out" || fail "ring: the draft KV is not 256 + 4 * 152 * 512 bytes"
 good off 'drafting +off; there is one output' --tokens 16 --draft off
 good help 'ignore-eos' --help
 good nothing 'verdict +identical: 0 tokens' --tokens 0
