@@ -75,6 +75,7 @@ mutant() {
 # --- the cases of docs/cases.md ---
 c=cache.hpp
 core=detail/cache_core.hpp
+draft=detail/draft_store.hpp
 taken='state.data(), snap.state_[d].data(), state.bytes()); !s) return s;'
 mutant cache_rollback:B01 'accept 0 keeps the state after the step' $c 'if (state.bytes() == 0) continue;' \
   'if (state.bytes() == 0 || accept == 0) continue;'
@@ -138,21 +139,21 @@ mutant cache_rollback:B44 'an emptied cache is not noticed' $c 'if (!core_) retu
 mutant cases:B45 'an export overtakes the queue' detail/prefix_io.hpp \
   'if (Status s = dev.copy(fixed->data(), state[d].data(), fixed->size()); !s) return s;' \
   'std::copy_n(state[d].data(), fixed->size(), fixed->data());'
-mutant cases:B55 'a tail overtakes the queue' dflash_kv.hpp \
-  'if (Status s = s_->dev->copy(to->data(), s_->buffer.data() + offset + skip, bytes); !s) return s_->no_tail(s);' \
-  'std::copy_n(s_->buffer.data() + offset + skip, bytes, to->data());'
+mutant cases:B55 'a tail overtakes the queue' $draft \
+  'if (Status s = dev->copy(to->data(), buffer.data() + offset + skip, bytes); !s) return s;' \
+  'std::copy_n(buffer.data() + offset + skip, bytes, to->data());'
 mutant draft:B47 'the last row of a step is forgotten' dflash_kv.hpp 's_->len += std::exchange(s_->open_rows, 0);' \
   's_->len += std::exchange(s_->open_rows, 0) - 1;'
-mutant draft:B49 'a tail ends one row early' dflash_kv.hpp 'tail.len = upto;' 'tail.len = upto - 1;'
+mutant draft:B49 'a tail ends one row early' $draft 'tail.len = upto;' 'tail.len = upto - 1;'
 mutant cases:B50 'a cold start holds what was there' dflash_kv.hpp 'kv->s_->zero_below(pos)' 'kv->s_->zero_below(0)'
 mutant cases:B54 'V takes the format of K' plan.hpp '{a.v_format, a.v_layout' '{a.k_format, a.v_layout'
 mutant draft:B56 'a short tail is believed' dflash_kv.hpp \
   'if (tail.rows < std::min(cfg.window_rows(), tail.len - tail.floor))' 'if (false)'
-mutant draft:B58 'a tail is published at len' dflash_kv.hpp 'const std::size_t base = upto - rows;' \
-  'const std::size_t base = s_->len - rows;'
-mutant draft:B61 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' 'kv->s_->zero_below(0)'
+mutant draft:B58 'a tail is published at len' $draft 'tail.base = upto - tail.rows;' 'tail.base = len - tail.rows;'
+mutant draft:B61 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'
 mutant draft:B62 'one window for all layers' dflash_cfg.hpp 'layer_sliding.empty() || layer_sliding[l]' 'true'
-mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 's_->open_rows = 0;' 's_->open_rows = b;'
+mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 'if (Status s = turn(b); !s) return s;' \
+  'if (Status s = turn(b); !s) return s; s_->open_rows = b;'
 mutant cases:B65 'a window keeps fewer rows' plan.hpp 'ring_rows(a, max_ctx), a.n_kv' \
   'a.window == 0 ? max_ctx : a.window, a.n_kv'
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
@@ -196,7 +197,7 @@ mutant 'cases:B105 rows' 'addresses of 32 bits' codec.hpp 'row * parts.part[0].r
 mutant layout_test:B105 'offsets of 32 bits' layout.hpp 'first * parts.part[i].row_bytes, n' \
   'static_cast<unsigned>(first) * static_cast<unsigned>(parts.part[i].row_bytes), n'
 mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len), c.stages[0].pos_d += 4;'
-mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' \
+mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(first)' \
   'kv->s_->zero_below(0)'
 mutant ops_attend:B113 'a row sees a key before its window' detail/kv_range.hpp 'window_start(hi - 1, window)' 'window_start(hi - 2, window)'
 
@@ -253,6 +254,37 @@ mutant 'hostile:a step whose' 'the trunk moves before the rows are looked at' sp
 mutant 'hostile:a rollback the drafter' 'the trunk goes back alone' speculation.hpp \
   'if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;' ''
 
+# --- D8: the ring of the draft cache ---
+mutant draft_ring:D8 'no room for the block' dflash_cfg.hpp 'window * 2 + cfg.block_size' 'window * 2'
+mutant draft_ring:needs 'a layer that sees everything loses rows' dflash_cfg.hpp \
+  'if (cfg.ring && !cfg.every_layer_windowed())' 'if (false)'
+mutant draft_ring:D8 'a move keeps a row less' $draft 'std::min(len - base, cfg.window_rows())' \
+  'std::min(len - base, cfg.window_rows() - 1)'
+mutant draft_ring:by 'a move in one piece' $draft '(kept + way - 1) / way' '1'
+mutant draft_ring:every 'a piece runs over what is still to be read' $draft 'std::min(way, kept - at)' \
+  'std::min(way + 1, kept - at)'
+mutant draft_ring:C8 'a failed move starts over' $draft 'for (; moved <' 'for (moved = 0; moved <'
+mutant draft_ring:C8 'truncate takes a half done move for done' $draft 'n > target ? move_rows() : Status()' \
+  'n > target && !tainted ? move_rows() : Status()'
+mutant draft_ring:C8 'rows that are overwritten count as there' $draft 'target = resident = first;' 'target = first;'
+mutant draft_ring:S5 'a move in doubt is not done again' $draft 'if (len - target <= target - base)' 'if (false)'
+mutant draft_ring:S5 'a move in doubt is believed' $draft 'resident = len;' ';'
+mutant draft_ring:D8 'the base stays on the device' $draft 'values.data(), cfg.ring ? 2 : 1' 'values.data(), 1'
+mutant draft_ring:captured 'kernels have the base baked in' views.hpp 'base_d != nullptr ?' 'false ?'
+mutant draft_ring:pinned 'a pinned tail is dropped' $draft 'if (pin && pin->layers.empty() && pin->base < first)' 'if (false)'
+mutant draft_ring:pinned 'a pinned tail that failed is given out' $draft 'pin.reset();' ';'
+mutant draft_ring:pinned 'the pin of another boundary is given out' dflash_kv.hpp 'pinned() == upto;' 'pinned() != 0;'
+mutant draft_ring:pins 'a pin outlives its branch' dflash_kv.hpp 'if (s_->pin && s_->pin->len > n) s_->pin.reset();' ''
+mutant draft_ring:refused 'a call longer than the ring' dflash_kv.hpp 'std::min(s_->cap - s_->len, s_->plan.max_rows)' \
+  's_->cap - s_->len'
+mutant draft_ring:truncate 'the base stays above the length' $draft 'store(n, std::min(target, n))' 'store(n, target)'
+mutant draft_ring:cold 'a cold ring begins at row 0' dflash_kv.hpp 'base = cfg.ring ? pos : 0;' 'base = 0;'
+mutant draft_ring:tails 'a longer tail is put from its start' dflash_kv.hpp 'from = (first - tail.base)' 'from = 0 * (first - tail.base)'
+mutant 'draft_ring:bytes by hand' 'scratch grows with the length' dflash_kv.hpp 'std::min(s_->cap, s_->plan.phys_rows)' 's_->cap'
+mutant speculation:D8 'a step the draft cannot follow' speculation.hpp 'if (rows > s_->draft->max_rows())' 'if (false)'
+mutant speculation:D8 'a move half done ends the round' speculation.hpp \
+  's_->moving = s_->draft->tainted()' 's_->moving = false && s_->draft->tainted()'
+
 # --- the random histories ---
 mutant late 'a failure of earlier work does not taint' $core 'if (!tainted && s.asynchronous())' 'if (false)'
 mutant late 'a snapshot says nothing of a failure' $c 'return core_->noted(buffer.status());' 'return buffer.status();'
@@ -272,10 +304,14 @@ mutant cache 'positions of only the first stage' $core 'for (const StageState& s
 mutant cache 'a step may be opened twice' $core 'if (step_open && has_recurrent) {' 'if (false) {'
 mutant draft 'commit forgets a row' dflash_kv.hpp 's_->len += std::exchange' 's_->len += 0 * std::exchange'
 mutant draft 'truncate looks at no window' dflash_kv.hpp 'if (first < s_->resident && first < n)' 'if (false)'
-mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(tail.base)' 'kv->s_->zero_below(0)'
+mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'
 mutant draft 'a tail of the wrong floor' dflash_kv.hpp 'cfg.every_layer_windowed() ? tail.floor' 'true ? tail.floor'
-mutant draft 'a tail starts one row late' dflash_kv.hpp 'const std::size_t skip = base * row_bytes();' \
-  'const std::size_t skip = (base + 1) * row_bytes();'
+mutant draft 'a tail starts one row late' $draft 'skip = (tail.base - base) * tail.row_bytes;' \
+  'skip = (tail.base + 1 - base) * tail.row_bytes;'
+mutant draft 'a ring that moves keeps a row less' $draft 'std::min(len - base, cfg.window_rows())' \
+  'std::min(len - base, cfg.window_rows() - 1)'
+mutant draft 'a move is not ended' $draft 'n > target ? move_rows()' 'n > target && !tainted ? move_rows()'
+mutant draft 'a pin outlives its branch' dflash_kv.hpp 'if (s_->pin && s_->pin->len > n) s_->pin.reset();' ''
 if [ $survivors -ne 0 ]; then
   echo "$survivors of $planted bugs were not planted or not noticed"
   exit 1

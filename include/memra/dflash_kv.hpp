@@ -186,10 +186,10 @@ class DflashKv {
   }
 
   /// Gives up committed rows at or beyond `n`, and a pin beyond `n`. Clears a taint; a ring that a failure left half
-  /// moved is moved to the end first. A ring can go back block_size + 1 rows at any time, further if it has not moved
-  /// since. What an asynchronous failure left in doubt (S5) stays so: if a ring has moved since the last wait, that is
-  /// all of its rows; one that learns of it in the move itself either does it again or, if that is too late, refuses
-  /// every length that sees a row.
+  /// moved is moved to the end first. A ring reaches block_size + 1 rows back from the longest it has been, further if
+  /// it has not moved since. What an asynchronous failure left in doubt (S5) stays so: if a ring has moved since the
+  /// last wait, that is all of its rows; one that learns of it in the move itself either does it again or, if that is
+  /// too late, refuses every length that sees a row.
   /// @return bad_argument if n > len, or if a row that the query at n may see is not resident; a device failure taints
   Status truncate(std::size_t n) noexcept {
     if (Status s = may_truncate(n); !s) return s;

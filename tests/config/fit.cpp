@@ -87,9 +87,12 @@ TEST_CASE("several sequences, several devices, a draft cache beside the last sta
   r.draft = &draft;
   REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
   REQUIRE(memra::check(memra::longest_ctx(m, r)) < alone);
+  r.rounds = {.rows = 8, .planes = true};
+  REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
   memra::DflashCfg ring = draft;
   ring.sliding_window = 60;
   ring.ring = true;  // 132 rows
+  r.rounds = {};
   const std::size_t flat = memra::check(memra::longest_ctx(m, r));
   r.draft = &ring;
   REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
@@ -99,8 +102,6 @@ TEST_CASE("several sequences, several devices, a draft cache beside the last sta
   const std::size_t plane = 17 * 256;  // 132 rows of 32 bytes are 4,224
   REQUIRE(with - memra::check(memra::device_bytes(m, 5000, r)).back() == 256 + 2 * plane);
   r.draft = &ring;
-  r.rounds = {.rows = 8, .planes = true};
-  REQUIRE(memra::check(memra::longest_ctx(m, r)) == longest_by_hand(m, r, 1500));
 }
 
 TEST_CASE("nothing fits, everything fits, and requests that are wrong") {

@@ -41,10 +41,12 @@ void take_over(seq::Sequence& s, memra::HandedOver<memra::HostDev> got) {
       static_cast<std::int32_t>(std::max_element(parked->data, parked->data + parked->n) - parked->data));
 }
 
-void over(std::size_t stages_here, std::size_t stages_there, memra::Layout layout) {
-  INFO("stages " << stages_here << " -> " << stages_there << ", layout " << memra::to_string(layout));
+void over(std::size_t stages_here, std::size_t stages_there, memra::Layout layout, bool ring_here = false,
+          bool ring_there = false) {
+  INFO("stages " << stages_here << " -> " << stages_there << ", layout " << memra::to_string(layout) << ", draft rings "
+                 << ring_here << " -> " << ring_there);
   const std::vector<std::int32_t> ids = rig::bytes_of(text);
-  seq::Sequence prefill(Format::q8_0, Format::q5_1, stages_here, 256, layout);
+  seq::Sequence prefill(Format::q8_0, Format::q5_1, stages_here, 256, layout, ring_here);
   prefill.decoder->prime(ids);
   memra::check(prefill.cache->park_logits(prefill.trunk->logits_dev() + (prefill.trunk->n_logits() - 1) * 260));
   const auto tail = prefill.drafter->kv().export_tail(ids.size());
@@ -52,7 +54,7 @@ void over(std::size_t stages_here, std::size_t stages_there, memra::Layout layou
   TapeWriter writer;
   memra::check(memra::send_state(writer, *prefill.cache, {}, &*tail));
 
-  seq::Sequence decode(Format::q8_0, Format::q5_1, stages_there, 512, layout);
+  seq::Sequence decode(Format::q8_0, Format::q5_1, stages_there, 512, layout, ring_there);
   TapeReader reader(writer.tape);
   take_over(decode, memra::check(memra::receive_state(reader, target_of(decode))));
 
@@ -65,6 +67,12 @@ void over(std::size_t stages_here, std::size_t stages_there, memra::Layout layou
 TEST_CASE("H1: what was prefilled elsewhere decodes as the straight run", "[engine][identity]") {
   over(1, 1, memra::Layout::blocks);
   over(3, 2, memra::Layout::split);
+}
+
+TEST_CASE("H1 D8: drafters in rings and flat ones take over from each other", "[engine][identity]") {
+  over(1, 1, memra::Layout::blocks, true, false);
+  over(1, 1, memra::Layout::blocks, false, true);
+  over(1, 1, memra::Layout::blocks, true, true);
 }
 
 TEST_CASE("red arm of the hand-over: one bit of the state, with a checksum that agrees, changes the text", "[engine]") {

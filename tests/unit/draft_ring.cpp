@@ -596,6 +596,7 @@ void sweep(std::size_t committed_before, bool by_block, std::size_t rows, bool p
         REQUIRE(again.ok() == !hit);
         if (!hit) break;
         REQUIRE(p.ring.tainted());
+        REQUIRE(failures < 50);
       }
       REQUIRE(failures > 0);
     }
