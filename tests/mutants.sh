@@ -152,8 +152,8 @@ mutant draft:B56 'a short tail is believed' dflash_kv.hpp \
 mutant draft:B58 'a tail is published at len' $draft 'tail.base = upto - tail.rows;' 'tail.base = len - tail.rows;'
 mutant draft:B61 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'
 mutant draft:B62 'one window for all layers' dflash_cfg.hpp 'layer_sliding.empty() || layer_sliding[l]' 'true'
-mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 'if (Status s = turn(b); !s) return s;' \
-  'if (Status s = turn(b); !s) return s; s_->open_rows = b;'
+mutant 'draft:B47 B63' 'a block is committed' dflash_kv.hpp 'return Rows(*s_, b);' \
+  's_->open_rows = b; return Rows(*s_, b);'
 mutant cases:B65 'a window keeps fewer rows' plan.hpp 'ring_rows(a, max_ctx), a.n_kv' \
   'a.window == 0 ? max_ctx : a.window, a.n_kv'
 mutant cases:B69 'a rewind past the window is refused' $c 'const std::size_t at = snap.record_->pos;' \
@@ -261,6 +261,7 @@ mutant draft_ring:needs 'a layer that sees everything loses rows' dflash_cfg.hpp
 mutant draft_ring:D8 'a move keeps a row less' $draft 'std::min(len - base, cfg.window_rows())' \
   'std::min(len - base, cfg.window_rows() - 1)'
 mutant draft_ring:by 'a move in one piece' $draft '(kept + way - 1) / way' '1'
+mutant draft_ring:C8 'no room is made for a block' dflash_kv.hpp 'if (!s_->has_room(b))' 'if (false)'
 mutant draft_ring:every 'a piece runs over what is still to be read' $draft 'std::min(way, kept - at)' \
   'std::min(way + 1, kept - at)'
 mutant draft_ring:C8 'a failed move starts over' $draft 'for (; moved <' 'for (moved = 0; moved <'

@@ -138,7 +138,11 @@ class DflashKv {
                              "%zu rows at row %zu; expected 1 to %zu (cap %zu, max_rows %zu)", t, s_->len, most,
                              s_->cap, s_->plan.max_rows);
     }
-    if (Status s = turn(t); !s) return s;
+    s_->open_rows = 0;
+    ++s_->turn;
+    if (!s_->has_room(t)) {
+      if (Status s = s_->make_room(); !s) return s;
+    }
     s_->open_rows = t;
     return Rows(*s_, t);
   }
@@ -162,7 +166,11 @@ class DflashKv {
       return Status::failure(ErrorKind::bad_argument, "begin_block", 0, 0, "%zu rows; expected 1 to block_size %zu", b,
                              s_->cfg.block_size);
     }
-    if (Status s = turn(b); !s) return s;
+    s_->open_rows = 0;
+    ++s_->turn;
+    if (!s_->has_room(b)) {
+      if (Status s = s_->make_room(); !s) return s;
+    }
     return Rows(*s_, b);
   }
 
@@ -275,13 +283,6 @@ class DflashKv {
       return refuse(ErrorKind::bad_state, call, "the draft cache is tainted by an earlier device failure; truncate it");
     }
     return {};
-  }
-
-  /// A begin of `n` rows: what was open is over, and there is room behind len.
-  Status turn(std::size_t n) noexcept {
-    s_->open_rows = 0;
-    ++s_->turn;
-    return s_->make_room(n);
   }
 
   static Status check_tail(const DflashCfg& cfg, std::size_t cap, const DflashKvTail<Dev>& tail) noexcept {

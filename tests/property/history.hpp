@@ -82,7 +82,7 @@ inline bool did_enough(const Did& did, const std::string& machine) {
          did.taints > did.ops / 200 && did.published > did.ops / 500 &&
          (machine != "cache" ||
           (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 8000)) &&
-         (machine != "draft" || (did.moves > did.ops / 500 && did.kept > did.ops / 20000));
+         (machine != "draft" || (did.moves > did.ops / 1000 && did.kept >= did.ops / 10000));
 }
 
 }  // namespace property

@@ -109,11 +109,13 @@ struct DraftStore {
     return {};
   }
 
-  /// Room for `n` rows behind len: in a ring that has none the last window_rows move to the front. Pinned rows that
+  /// Whether `n` rows have room behind len. In a flat cache they have, if they fit below cap or are a block's.
+  bool has_room(std::size_t n) const noexcept { return len - base + n <= plan.phys_rows; }
+
+  /// Makes room in a ring for as many rows as a call may open: the last window_rows move to the front. Pinned rows that
   /// would be lost are taken first; if that fails they are lost.
-  /// @pre n rows fit below cap and are no more than plan.max_rows
-  Status make_room(std::size_t n) noexcept {
-    if (len - base + n <= plan.phys_rows) return {};
+  /// @pre there was no room for so many
+  Status make_room() noexcept {
     const std::size_t first = len - std::min(len - base, cfg.window_rows());
     if (pin && pin->layers.empty() && pin->base < first) {
       if (Status s = take(*pin); !s) {
