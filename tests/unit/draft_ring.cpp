@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace draft_ring_cpp {
 namespace {
 
 using memra::DflashCfg;
@@ -685,3 +686,4 @@ TEST_CASE("S5 D8 an asynchronous failure in a move: done again where it can be, 
 }
 
 }  // namespace
+}  // namespace draft_ring_cpp

@@ -3,6 +3,7 @@
 #include <engine/sequence.hpp>
 #include <utility>
 
+namespace ring_decoding_cpp {
 namespace {
 
 using memra::DraftArm;
@@ -117,3 +118,4 @@ TEST_CASE("D4 D5 D8 a prompt pinned in a ring is published after the ring has la
 }
 
 }  // namespace
+}  // namespace ring_decoding_cpp
