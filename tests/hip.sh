@@ -2,7 +2,8 @@
 # sh tests/hip.sh [--build-only]
 # The HIP backend on a machine with an AMD GPU: builds every suite for it (rocminfo names it, or MEMRA_HIP_ARCH) and runs
 # them. Without one, or with --build-only: compiles and links everything with hipcc for gfx90a, gfx940 and gfx1030, the
-# device code of what newer compilers know with clang++-19, and looks at the assembly of all. Says what it skips.
+# device code of what newer compilers know with clang++-19, and looks at the assembly of all; where there is an nvcc, it
+# reads every suite with tests/support/hip_on_cuda. Some 15 minutes of one core. Says what it skips.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 2
@@ -80,7 +81,7 @@ if [ "${1-}" = --build-only ] || [ -z "$arch" ]; then
     failed=1
     echo "FAILED: build for $targets"
   fi
-  for target in $targets; do isa $target "$hipcc" -x hip --offload-arch=$target --cuda-device-only; done
+  for target in $targets; do isa "$target" "$hipcc" -x hip "--offload-arch=$target" --cuda-device-only; done
   if command -v clang++-19 >/dev/null; then
     # Releases of rocPRIM before 6 do not know these: the library goes without it.
     for target in gfx906 gfx908 gfx942 gfx1100 gfx1201; do
@@ -89,6 +90,21 @@ if [ "${1-}" = --build-only ] || [ -z "$arch" ]; then
     done
   else
     echo "SKIPPED: gfx942, gfx1100 and gfx1201 need clang++-19"
+  fi
+  if command -v nvcc >/dev/null; then
+    for source in $suites; do echo "#include \"$root/$source\""; done >"$out/on_cuda.cu"
+    # shellcheck disable=SC2086
+    if nvcc -x cu -std=c++20 -arch=sm_90a -Itests/support/hip_on_cuda $include -DMEMRA_TEST_HIP \
+      -DMEMRA_TEST_FIXTURES='"tests/fixtures"' -fdevice-syntax-only -c "$out/on_cuda.cu" -o "$out/none" \
+      >"$out/on_cuda.log" 2>&1; then
+      echo "every suite read by nvcc, HIP's names by CUDA's calls"
+    else
+      failed=1
+      echo "FAILED: nvcc with HIP's names by CUDA's calls"
+      grep -A3 error "$out/on_cuda.log" | head -20
+    fi
+  else
+    echo "SKIPPED: the layer of HIP's names on CUDA needs nvcc"
   fi
   exit $failed
 fi
