@@ -34,7 +34,12 @@ struct Native {
     return true;
   }
   static bool busy(hipStream_t s) { return hipStreamQuery(s) == hipErrorNotReady; }
-  static bool call(hipStream_t s, void (*f)(void*), void* x) { return hipLaunchHostFunc(s, f, x) == hipSuccess; }
+  /// F(x) on the host, in the order of the stream. ROCm 5.2 declares hipLaunchHostFunc and does not have it.
+  template <void (*F)(void*)>
+  static bool call(hipStream_t s, void* x) {
+    const auto f = [](hipStream_t, hipError_t, void* p) { F(p); };
+    return hipStreamAddCallback(s, f, x, 0) == hipSuccess;
+  }
 };
 #else
 using Gpu = memra::CudaDev;
@@ -53,7 +58,10 @@ struct Native {
     return true;
   }
   static bool busy(cudaStream_t s) { return cudaStreamQuery(s) == cudaErrorNotReady; }
-  static bool call(cudaStream_t s, void (*f)(void*), void* x) { return cudaLaunchHostFunc(s, f, x) == cudaSuccess; }
+  template <void (*F)(void*)>
+  static bool call(cudaStream_t s, void* x) {
+    return cudaLaunchHostFunc(s, F, x) == cudaSuccess;
+  }
 };
 
 inline memra::CudaDev make_cuda() {
@@ -72,7 +80,7 @@ inline constexpr bool emulated = false;
 /// other streams meanwhile must have run before, since the runtime may wait for all of them to load a kernel.
 class Hold {
  public:
-  explicit Hold(GpuApi::Stream stream) : held_(Native::call(stream, &wait, this)) {}
+  explicit Hold(GpuApi::Stream stream) : held_(Native::call<&wait>(stream, this)) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   ~Hold() {

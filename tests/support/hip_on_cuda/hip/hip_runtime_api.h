@@ -93,8 +93,9 @@ inline hipError_t hipStreamSynchronize(hipStream_t s) {
 inline hipError_t hipStreamQuery(hipStream_t s) {
   return cudaStreamQuery(s);
 }
-inline hipError_t hipLaunchHostFunc(hipStream_t s, void (*f)(void*), void* x) {
-  return cudaLaunchHostFunc(s, f, x);
+inline hipError_t hipStreamAddCallback(hipStream_t s, void (*f)(hipStream_t, hipError_t, void*), void* x,
+                                       unsigned flags) {
+  return cudaStreamAddCallback(s, f, x, flags);
 }
 inline hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void* p) {
   return cudaPointerGetAttributes(a, p);

@@ -206,8 +206,9 @@ inline hipError_t hipStreamSynchronize(hipStream_t s) {
 inline hipError_t hipStreamQuery(hipStream_t /*s*/) {
   return hipSuccess;
 }
-inline hipError_t hipLaunchHostFunc(hipStream_t s, void (*f)(void*), void* x) {
-  return hip_on_host::enqueue(s, [=] { f(x); });
+inline hipError_t hipStreamAddCallback(hipStream_t s, void (*f)(hipStream_t, hipError_t, void*), void* x,
+                                       unsigned /*flags*/) {
+  return hip_on_host::enqueue(s, [=] { f(s, hipSuccess, x); });
 }
 /// @return hipErrorInvalidValue: `p` is in no allocation
 inline hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void* p) {
