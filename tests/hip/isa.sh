@@ -28,3 +28,4 @@ arm HipRedHipScan 'no data-parallel primitive'
 arm HipRedHipScan 'no 64-bit multiply'
 arm gpu_items.*PortableConv 'scratch'
 printf 'x:\n\tv_cvt_f32_fp8 v0, v1\n' | awk -f "$here/isa.awk" | grep -q 'conversion instruction of fp8' || { echo "NOT NOTICED: fp8 instructions"; exit 1; }
+printf '_ZN5memra6detail10gpu_blocksINS0_9HipAttendIXEE:\n\tglobal_load_b32 v1, v0, s[2:3]\n' | awk -f "$here/isa.awk" | grep -q 'a plane by 32 bits' || { echo "NOT NOTICED: planes addressed by 32 bits"; exit 1; }
