@@ -18,15 +18,19 @@ using namespace memra_test;
 using F = memra::Format;
 
 #if defined(MEMRA_TEST_HIP_ON_HOST)
-/// f() with every width of a wave and both orders of waves. What is left open by the hardware must not matter.
+/// f() with every width of a wave and both orders of waves. What is left open by the hardware must not matter. Once
+/// only if no lane asked for anything of another: such kernels know of no waves.
 template <class Fn>
 void on_every_wave(const Fn& f) {
+  const std::size_t before = hip_on_host::exchanges();
   for (const unsigned wave : {32U, 64U}) {
     for (const bool last_first : {false, true}) {
       hip_on_host::settings() = {wave, last_first};
       INFO("waves of " << wave << (last_first ? ", the last one first" : ""));
       f();
+      if (hip_on_host::exchanges() == before) break;
     }
+    if (hip_on_host::exchanges() == before) break;
   }
   hip_on_host::settings() = {};
   REQUIRE(hip_on_host::fault() == nullptr);
@@ -188,7 +192,7 @@ TEST_CASE("every op gives the host's bits on every wave, tuned attend its class"
   }
   CHECK(compared > 200);
   CHECK(in_class > 0);
-  CHECK(in_class < 20);
+  CHECK(in_class < 20);  // of every wave
 }
 
 #if defined(MEMRA_TEST_HIP_ON_HOST)
