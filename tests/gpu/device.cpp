@@ -12,7 +12,7 @@
 
 #include "support.hpp"
 
-namespace {
+namespace memra_device {
 
 using memra::ErrorKind;
 using namespace memra_test;
@@ -266,4 +266,4 @@ TEST_CASE("a plane above 4 GiB", "[large]") {
   REQUIRE((got == mark));
 }
 
-}  // namespace
+}  // namespace memra_device

@@ -5,39 +5,38 @@
 #include <cstdint>
 #include <memory>
 #include <memra/cache.hpp>
-#include <memra/cuda/ops.cuh>
 #include <support/catch.hpp>
 #include <support/kernel_model.hpp>
 #include <support/stand_in.hpp>
 #include <vector>
 
+#include "gpu_ops.hpp"
 #include "support.hpp"
 
 namespace streams_cu {
 namespace {
 
 using memra::check;
-using memra::CudaDev;
 using namespace memra_test;
 
 constexpr std::size_t n_tokens = 60;
 constexpr std::size_t n_rows = 64;
 
 /// The model fed one true token after the other on one device.
-std::unique_ptr<KernelModel<CudaDev>> straight_run(CudaDev& dev) {
-  auto m = std::make_unique<KernelModel<CudaDev>>(dev, n_rows);
+std::unique_ptr<KernelModel<Gpu>> straight_run(Gpu& dev) {
+  auto m = std::make_unique<KernelModel<Gpu>>(dev, n_rows);
   for (std::size_t i = 0; i < n_tokens; ++i) check(m->feed(1));
   return m;
 }
 
 TEST_CASE("two caches on two streams of one device", "[streams][sanitize]") {
-  CudaDev a = make_cuda();
-  CudaDev b = make_cuda();
+  Gpu a = make_gpu();
+  Gpu b = make_gpu();
   REQUIRE(a.stream() != b.stream());
   const auto oracle = straight_run(a);
   const Image want = image(oracle->cache);
-  KernelModel<CudaDev> x(a, n_rows);
-  KernelModel<CudaDev> y(b, n_rows);
+  KernelModel<Gpu> x(a, n_rows);
+  KernelModel<Gpu> y(b, n_rows);
   for (std::size_t i = 0; i < n_tokens; i += 4) {
     REQUIRE(x.feed(4).ok());
     REQUIRE(y.feed(4).ok());
@@ -52,8 +51,8 @@ TEST_CASE("two caches on two streams of one device", "[streams][sanitize]") {
 }
 
 /// One step whose kernels run on `f` while the cache's own work is on `own`: each waits for the other.
-memra::Status feed_from(KernelModel<CudaDev>& m, CudaDev& own, CudaDev& f, std::size_t rows, CudaDev::Event& ready,
-                        CudaDev::Event& written) {
+memra::Status feed_from(KernelModel<Gpu>& m, Gpu& own, Gpu& f, std::size_t rows, Gpu::Event& ready,
+                        Gpu::Event& written) {
   auto step = m.cache.begin_step(rows);
   if (!step) return step.status();
   if (auto s = own.publish(ready); !s) return s;  // positions, and what a rollback or a snapshot still does
@@ -65,18 +64,18 @@ memra::Status feed_from(KernelModel<CudaDev>& m, CudaDev& own, CudaDev& f, std::
 }
 
 TEST_CASE("a cache used from a stream that is not its own", "[streams]") {
-  cudaStream_t engine = nullptr;
-  REQUIRE(cudaStreamCreateWithFlags(&engine, cudaStreamNonBlocking) == cudaSuccess);
+  GpuApi::Stream engine = nullptr;
+  REQUIRE(GpuApi::create_stream(&engine) == GpuApi::ok);
   {
-    CudaDev own = make_cuda();
-    CudaDev::Options options;
+    Gpu own = make_gpu();
+    Gpu::Options options;
     options.stream = engine;
-    CudaDev f = check(CudaDev::create(options));
+    Gpu f = check(Gpu::create(options));
     const auto oracle = straight_run(own);
-    CudaDev::Event ready;
-    CudaDev::Event written;
+    Gpu::Event ready;
+    Gpu::Event written;
     // The model launches on f; its cache lives on `own`.
-    KernelModel<CudaDev> m(f, check(memra::Cache<CudaDev>::create(own, kernel_config(), n_rows)));
+    KernelModel<Gpu> m(f, check(memra::Cache<Gpu>::create(own, kernel_config(), n_rows)));
     auto snap = check(m.cache.snapshot());
     for (std::size_t at = 0; at < n_tokens;) {
       // Eight rows of which the last ones are wrong, taken back, and the right ones again.
@@ -100,20 +99,20 @@ TEST_CASE("a cache used from a stream that is not its own", "[streams]") {
     check(f.synchronize());
     REQUIRE((m.history(n_tokens) == oracle->history(n_tokens)));
   }
-  REQUIRE(cudaStreamDestroy(engine) == cudaSuccess);
+  REQUIRE(GpuApi::destroy_stream(engine) == GpuApi::ok);
 }
 
 TEST_CASE("a reader on another stream: with the event it sees the rows, without it what was there before",
           "[streams]") {
-  CudaDev own = make_cuda();
-  CudaDev reader = make_cuda();
+  Gpu own = make_gpu();
+  Gpu reader = make_gpu();
   const auto oracle = straight_run(own);
-  KernelModel<CudaDev> m(own, n_rows);
+  KernelModel<Gpu> m(own, n_rows);
   const auto layer = *m.cache.kv(1);
   const std::size_t width = layer.k.shape.width;
   auto out = check(reader.alloc(n_tokens * width * 4));
   const auto read = [&](const memra::ConstPlaneView& k) {
-    check(memra::ops_for<CudaDev>(reader).read_rows(k, 0, n_tokens, reinterpret_cast<float*>(out.data())));
+    check(memra::ops_for<Gpu>(reader).read_rows(k, 0, n_tokens, reinterpret_cast<float*>(out.data())));
   };
   const auto got = [&] {
     std::vector<float> x(n_tokens * width);
@@ -133,7 +132,7 @@ TEST_CASE("a reader on another stream: with the event it sees the rows, without 
   };
   fill();  // everything has run once
   clear();
-  CudaDev::Event written;
+  Gpu::Event written;
   for (int round = 0; round < 10; ++round) {
     {
       Hold hold(own.stream());
@@ -144,26 +143,26 @@ TEST_CASE("a reader on another stream: with the event it sees the rows, without 
       REQUIRE((got() == std::vector<float>(n_tokens * width)));  // red arm: not ordered, so nothing is there yet
       check(reader.wait(written));
       read(layer.k);
-      REQUIRE(cudaStreamQuery(reader.stream()) == cudaErrorNotReady);
-      (void)cudaGetLastError();  // the answer counts as an error
+      REQUIRE(Native::busy(reader.stream()));
+      (void)GpuApi::take_last();  // the answer counts as an error
       hold.release();
       REQUIRE((got() == want));
     }
     clear();
   }
-  REQUIRE(cudaGetLastError() == cudaSuccess);
+  REQUIRE(GpuApi::take_last() == GpuApi::ok);
 }
 
 TEST_CASE("create_pp2 over two streams gives the bits of one", "[streams]") {
-  CudaDev a = make_cuda();
-  CudaDev b = make_cuda();
+  Gpu a = make_gpu();
+  Gpu b = make_gpu();
   const auto oracle = straight_run(a);
   for (const std::size_t split : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
-    auto cache = check(memra::Cache<CudaDev>::create_pp2(a, b, split, kernel_config(), n_rows));
+    auto cache = check(memra::Cache<Gpu>::create_pp2(a, b, split, kernel_config(), n_rows));
     // Each stage's model is fed on its own stream: nothing orders the two but what the layers themselves need, which
     // here is nothing, since every input is computed from the position.
-    KernelModel<CudaDev> first(a, check(memra::Cache<CudaDev>::create(a, kernel_config(), n_rows)));
-    KernelModel<CudaDev> second(b, check(memra::Cache<CudaDev>::create(b, kernel_config(), n_rows)));
+    KernelModel<Gpu> first(a, check(memra::Cache<Gpu>::create(a, kernel_config(), n_rows)));
+    KernelModel<Gpu> second(b, check(memra::Cache<Gpu>::create(b, kernel_config(), n_rows)));
     for (std::size_t i = 0; i < n_tokens; i += 5) {
       auto step = check(cache.begin_step(5));
       REQUIRE(first.forward(step, 0, split).ok());

@@ -12,6 +12,25 @@ __global__ void HipRedScratch(float* out, const int* which) {
   for (int i = 0; i < 64; ++i) out[i] = x[which[i + 64] & 63];
 }
 
+/// A portable kernel that runs in every step and does the same.
+struct PortableConv {
+  float* out;
+  const int* which;
+};
+template <class Body>
+__global__ void gpu_items(Body b) {
+  float x[64];
+  for (int i = 0; i < 64; ++i) x[i] = b.out[i * 7];
+  for (int i = 0; i < 64; ++i) x[b.which[i] & 63] += 1.0F;
+  for (int i = 0; i < 64; ++i) b.out[i] = x[b.which[i + 64] & 63];
+}
+template __global__ void gpu_items<PortableConv>(PortableConv);
+
+/// A scan that does not know its neighbours, and counts in 32 bits.
+__global__ void HipRedHipScan(float* out) {
+  out[threadIdx.x] = 1.0F;
+}
+
 /// A row number times a stride in 32 bits.
 __global__ void HipRedNarrow(float* out, std::uint32_t stride) {
   out[threadIdx.x * stride] = 1.0F;

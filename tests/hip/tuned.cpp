@@ -18,15 +18,19 @@ using namespace memra_test;
 using F = memra::Format;
 
 #if defined(MEMRA_TEST_HIP_ON_HOST)
-/// f() with every width of a wave and both orders of waves. What is left open by the hardware must not matter.
+/// f() with every width of a wave and both orders of waves. What is left open by the hardware must not matter. Once
+/// only if no lane asked for anything of another: such kernels know of no waves.
 template <class Fn>
 void on_every_wave(const Fn& f) {
+  const std::size_t before = hip_on_host::exchanges();
   for (const unsigned wave : {32U, 64U}) {
     for (const bool last_first : {false, true}) {
       hip_on_host::settings() = {wave, last_first};
       INFO("waves of " << wave << (last_first ? ", the last one first" : ""));
       f();
+      if (hip_on_host::exchanges() == before) break;
     }
+    if (hip_on_host::exchanges() == before) break;
   }
   hip_on_host::settings() = {};
   REQUIRE(hip_on_host::fault() == nullptr);
@@ -166,24 +170,55 @@ TEST_CASE("tuned attend: infinite values, a query that is not a number, keys tha
   });
 }
 
-TEST_CASE("every op but attend gives the host's bits on every wave", "[tuned]") {
+// Attention here is mostly of shapes that no tuned kernel takes: latent rows, odd widths.
+TEST_CASE("every op gives the host's bits on every wave, tuned attend its class", "[tuned]") {
   const auto on_host = op_cases<memra::HostDev>();
   const auto cases = op_cases<Gpu>();
   REQUIRE(cases.size() == on_host.size());
   std::size_t compared = 0;
+  std::size_t in_class = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    if (cases[i].name.rfind("attend", 0) == 0) continue;
+    const bool attends = cases[i].name.rfind("attend", 0) == 0;
     memra::HostDev host;
     const Bytes want = on_host[i].run(host);
     on_every_wave([&] {
       Gpu dev = make_gpu();
       INFO(cases[i].name);
-      CHECK((cases[i].run(dev) == want));
+      const Bytes got = cases[i].run(dev);
+      const bool same = got == want;
+      CHECK((same || (attends && distance(got, want) < 1e-5)));
+      ++(same ? compared : in_class);
     });
-    ++compared;
   }
-  CHECK(compared > 100);
+  CHECK(compared > 200);
+  CHECK(in_class > 0);
+  CHECK(in_class < 20);  // of every wave
 }
+
+#if defined(MEMRA_TEST_HIP_ON_HOST)
+TEST_CASE("the gated delta rule in f32 runs tuned at the usual widths, everything else portable", "[tuned]") {
+  const auto exchanges = [](const RecurShape& s) {
+    Gpu dev = make_gpu();
+    const std::size_t before = hip_on_host::exchanges();
+    (void)run_scan(dev, s, 3, 3, 1);
+    return hip_on_host::exchanges() - before;
+  };
+  RecurShape s;
+  for (const std::size_t d_k : {32U, 64U, 128U}) {
+    s.d_k = d_k;
+    // Two sums over sixteen lanes, four exchanges each, per column, head and row.
+    CHECK(exchanges(s) == 2 * 4 * memra::detail::row_lanes * s.d_v * s.n_v * 3);
+  }
+  s.d_k = 24;
+  CHECK(exchanges(s) == 0);
+  s.d_k = 32;
+  s.format = F::f16;
+  CHECK(exchanges(s) == 0);
+  s.format = F::f32;
+  s.rule = memra::ScanRule::kda;
+  CHECK(exchanges(s) == 0);
+}
+#endif
 
 /// Every byte of fp8 and every f16 by the conversions of attend.
 struct ConvertBody {

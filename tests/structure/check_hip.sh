@@ -24,7 +24,7 @@ forbid() {
 # shellcheck disable=SC2046  # names without spaces
 code $(find backends/hip -type f | LC_ALL=C sort) >"$work/code"
 [ -s "$work/code" ] || { echo "no HIP backend in $1"; exit 2; }
-forbid cuda-token '[Cc][Uu][Dd][Aa]|NVCC|nvcc|__nv_|[^a-z]cub::|\.cuh|_sync\(|__syncwarp|__ldg|__byte_perm|__grid_constant__|cooperative_groups' \
+forbid cuda-token '[Cc][Uu][Dd][Aa]|NVCC|nvcc|__nv_|[^a-z]cub::|\.cuh|_sync\(|__syncwarp|__ldg|__ldcs|__stcs|__byte_perm|asm volatile\("[a-z.]*global|__grid_constant__|cooperative_groups|least_blocks' \
   "the HIP backend names what only CUDA has"
 forbid removed 'hip(HostAlloc|MallocHost|MemAllocHost|FreeHost|ErrorMemoryAllocation|ErrorInitializationError|ErrorMapBufferObjectFailed|ErrorInvalidResourceHandle|Ctx[A-Z]|LaunchKernelGGL|BindTexture|MemcpyToArray|MemcpyFromArray|GraphInstantiate\()|__HIP_PLATFORM_(HCC|NVCC)__|hcc_detail|HIP_KERNEL_NAME' \
   "a name that ROCm has deprecated or removed, or whose signature changed"

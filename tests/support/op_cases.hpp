@@ -531,7 +531,7 @@ std::vector<OpCase<Dev>> op_cases() {
           [=](Dev& d) { return run_conv(d, s, t, 1, t != 2, t != 1, n); });
     }
   }
-  for (const std::size_t d_k : {32U, 128U, 24U}) {
+  for (const std::size_t d_k : {32U, 128U, 24U, 64U}) {
     RecurShape s;
     s.d_k = d_k;
     s.d_v = d_k == 128 ? 128 : 48;

@@ -16,6 +16,10 @@ struct GpuLaunch<HipApi, Body> {
   static bool fits(const Grid&) noexcept { return true; }
 
   static HipApi::Error run(HipApi::Stream stream, const HipApi::Driver&, const Grid& g, const Body& body) noexcept {
+    // Hardware refuses a stream of another device than the current one, too.
+    if (stream != nullptr && stream->device != hip_on_host::state().device) {
+      return hip_on_host::answer(hipErrorInvalidHandle);
+    }
     return hip_on_host::enqueue(stream, [g, body] {
       if constexpr (GpuBlockBody<Body>) {
         const dim3 grid(static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z));

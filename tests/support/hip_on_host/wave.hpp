@@ -25,6 +25,12 @@ inline Settings& settings() {
   return s;
 }
 
+/// How often lanes have asked for a value of another: which kind of kernel ran.
+inline std::size_t& exchanges() {
+  static std::size_t n = 0;
+  return n;
+}
+
 /// Where a lane is.
 struct Here {
   dim3 thread{0, 0, 0}, block{0, 0, 0}, block_size, grid_size;
@@ -77,6 +83,7 @@ inline void pause_lane() {
   if (_setjmp(me.at) == 0) _longjmp(block().scheduler, 1);
 }
 inline int exchange(int value, int control) {
+  ++exchanges();
   Lane& me = *block().running;
   me.value = value;
   me.control = control;

@@ -17,6 +17,7 @@ using hipGraph_t = cudaGraph_t;
 using hipGraphExec_t = cudaGraphExec_t;
 using hipMemPoolProps = cudaMemPoolProps;
 using hipMemAccessDesc = cudaMemAccessDesc;
+using hipPointerAttribute_t = cudaPointerAttributes;
 using hipStreamCaptureStatus = cudaStreamCaptureStatus;
 using hipMemcpyKind = cudaMemcpyKind;
 using hipDeviceptr_t = void*;
@@ -31,6 +32,7 @@ inline constexpr hipError_t hipErrorNoDevice = cudaErrorNoDevice;
 inline constexpr hipError_t hipErrorInvalidDevice = cudaErrorInvalidDevice;
 inline constexpr hipError_t hipErrorECCNotCorrectable = cudaErrorECCUncorrectable;
 inline constexpr hipError_t hipErrorInvalidHandle = cudaErrorInvalidResourceHandle;
+inline constexpr hipError_t hipErrorNotReady = cudaErrorNotReady;
 inline constexpr hipError_t hipErrorIllegalAddress = cudaErrorIllegalAddress;
 inline constexpr hipError_t hipErrorLaunchTimeOut = cudaErrorLaunchTimeout;
 inline constexpr hipError_t hipErrorContextIsDestroyed = cudaErrorContextIsDestroyed;
@@ -87,6 +89,16 @@ inline hipError_t hipStreamDestroy(hipStream_t s) {
 }
 inline hipError_t hipStreamSynchronize(hipStream_t s) {
   return cudaStreamSynchronize(s);
+}
+inline hipError_t hipStreamQuery(hipStream_t s) {
+  return cudaStreamQuery(s);
+}
+inline hipError_t hipStreamAddCallback(hipStream_t s, void (*f)(hipStream_t, hipError_t, void*), void* x,
+                                       unsigned flags) {
+  return cudaStreamAddCallback(s, f, x, flags);
+}
+inline hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void* p) {
+  return cudaPointerGetAttributes(a, p);
 }
 inline hipError_t hipStreamGetDevice(hipStream_t s, hipDevice_t* d) {
   return cudaStreamGetDevice(s, d);

@@ -24,6 +24,7 @@ enum hipError_t {
   hipErrorInvalidDevice = 101,
   hipErrorECCNotCorrectable = 214,
   hipErrorInvalidHandle = 400,
+  hipErrorNotReady = 600,
   hipErrorIllegalAddress = 700,
   hipErrorLaunchTimeOut = 702,
   hipErrorContextIsDestroyed = 709,
@@ -48,6 +49,9 @@ inline constexpr unsigned hipHostMallocPortable = 1;
 struct hipMemLocation {
   hipMemLocationType type;
   int id;
+};
+struct hipPointerAttribute_t {
+  int device;
 };
 struct hipMemAccessDesc {
   hipMemLocation location;
@@ -74,6 +78,7 @@ struct ihipStream {
   hip_on_host_work recorded;
 };
 struct ihipPool {
+  int device = 0;
   std::uint64_t threshold = 0;
 };
 struct ihipEvent {
@@ -102,7 +107,11 @@ inline State& state() {
 /// Of the process.
 struct Memory {
   std::mutex lock;
-  std::map<void*, std::size_t> live;  ///< from any of the allocation calls
+  struct Block {
+    std::size_t bytes;
+    int device;
+  };
+  std::map<const void*, Block> live;  ///< from any of the allocation calls
   std::size_t in_use = 0;
 };
 inline Memory& heap() {
@@ -122,14 +131,14 @@ inline hipError_t enqueue(hipStream_t s, std::function<void()> f) {
   }
   return hipSuccess;
 }
-inline hipError_t allocate(void** p, std::size_t n) {
+inline hipError_t allocate(void** p, std::size_t n, int device) {
   Memory& m = heap();
   const std::lock_guard<std::mutex> guard(m.lock);
   if (n > memory - m.in_use) return answer(hipErrorOutOfMemory);
   *p = std::aligned_alloc(256, (n + 255) / 256 * 256);
   if (*p == nullptr) return answer(hipErrorOutOfMemory);
   if (n < (std::size_t{64} << 20)) std::memset(*p, 0xA5, n);  // nobody may count on zeros
-  m.live[*p] = n;
+  m.live[*p] = {n, device};
   m.in_use += n;
   return hipSuccess;
 }
@@ -138,7 +147,7 @@ inline hipError_t release(void* p) {
   const std::lock_guard<std::mutex> guard(m.lock);
   const auto it = m.live.find(p);
   if (it == m.live.end()) return answer(hipErrorInvalidValue);
-  m.in_use -= it->second;
+  m.in_use -= it->second.bytes;
   m.live.erase(it);
   std::free(p);
   return hipSuccess;
@@ -194,6 +203,26 @@ inline hipError_t hipStreamDestroy(hipStream_t s) {
 inline hipError_t hipStreamSynchronize(hipStream_t s) {
   return hip_on_host::answer(s != nullptr && s->capturing ? hipErrorStreamCaptureUnsupported : hipSuccess);
 }
+inline hipError_t hipStreamQuery(hipStream_t /*s*/) {
+  return hipSuccess;
+}
+inline hipError_t hipStreamAddCallback(hipStream_t s, void (*f)(hipStream_t, hipError_t, void*), void* x,
+                                       unsigned /*flags*/) {
+  return hip_on_host::enqueue(s, [=] { f(s, hipSuccess, x); });
+}
+/// @return hipErrorInvalidValue: `p` is in no allocation
+inline hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void* p) {
+  hip_on_host::Memory& m = hip_on_host::heap();
+  const std::lock_guard<std::mutex> guard(m.lock);
+  auto it = m.live.upper_bound(p);
+  if (it == m.live.begin()) return hip_on_host::answer(hipErrorInvalidValue);
+  --it;
+  if (static_cast<const char*>(p) >= static_cast<const char*>(it->first) + it->second.bytes) {
+    return hip_on_host::answer(hipErrorInvalidValue);
+  }
+  a->device = it->second.device;
+  return hipSuccess;
+}
 inline hipError_t hipStreamGetDevice(hipStream_t s, hipDevice_t* d) {
   *d = s == nullptr ? hip_on_host::state().device : s->device;
   return hipSuccess;
@@ -203,7 +232,7 @@ inline hipError_t hipMemPoolCreate(hipMemPool_t* pool, const hipMemPoolProps* pr
   if (props->location.id < 0 || props->location.id >= hip_on_host::n_devices) {
     return hip_on_host::answer(hipErrorInvalidValue);
   }
-  *pool = new ihipPool;
+  *pool = new ihipPool{props->location.id, 0};
   return hipSuccess;
 }
 inline hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, hipMemPoolAttr /*which*/, void* value) {
@@ -225,21 +254,21 @@ inline hipError_t hipMemPoolDestroy(hipMemPool_t pool) {
 inline hipError_t hipMemPoolTrimTo(hipMemPool_t /*pool*/, std::size_t /*keep*/) {
   return hipSuccess;
 }
-inline hipError_t hipMallocFromPoolAsync(void** p, std::size_t n, hipMemPool_t /*pool*/, hipStream_t s) {
+inline hipError_t hipMallocFromPoolAsync(void** p, std::size_t n, hipMemPool_t pool, hipStream_t s) {
   if (s->capturing) return hip_on_host::answer(hipErrorStreamCaptureUnsupported);
-  return hip_on_host::allocate(p, n);
+  return hip_on_host::allocate(p, n, pool->device);
 }
 inline hipError_t hipFreeAsync(void* p, hipStream_t /*s*/) {
   return hip_on_host::release(p);
 }
 inline hipError_t hipMalloc(void** p, std::size_t n) {
-  return hip_on_host::allocate(p, n);
+  return hip_on_host::allocate(p, n, hip_on_host::state().device);
 }
 inline hipError_t hipFree(void* p) {
   return hip_on_host::release(p);
 }
 inline hipError_t hipHostMalloc(void** p, std::size_t n, unsigned /*flags*/) {
-  return hip_on_host::allocate(p, n);
+  return hip_on_host::allocate(p, n, hip_on_host::state().device);
 }
 inline hipError_t hipHostFree(void* p) {
   return hip_on_host::release(p);

@@ -17,8 +17,10 @@
 #include <memra/hip/append.hip.hpp>
 #include <memra/hip/attend.hip.hpp>
 #include <memra/hip/device.hpp>
+#include <memra/hip/scan.hip.hpp>
 #include <memra/ops.hpp>
 #include <memra/portable_ops.hpp>
+#include <utility>
 
 #if __has_include(<rocprim/block/block_reduce.hpp>) && !defined(MEMRA_HIP_WITHOUT_ROCPRIM)
 #include <memra/hip/argmax.hip.hpp>
@@ -30,6 +32,17 @@
 namespace memra {
 
 namespace detail {
+
+/// @param done  whether a tuned kernel takes d_k = 16 * Steps; false: nothing was launched
+template <unsigned Steps, class D>
+Status hip_scan(D& dev, const RecurView& r, const ScanArgs& a, bool& done) noexcept {
+  done = HipScan<Steps, RoundMode::none>::fits(r);
+  if (!done) return {};
+  const auto run = [&](const auto& body) { return launch(dev, "delta_scan", body.grid(), body); };
+  if (r.round.mode == RoundMode::planes) return run(HipScan<Steps, RoundMode::planes>(r, a));
+  if (r.round.mode == RoundMode::stash) return run(HipScan<Steps, RoundMode::stash>(r, a));
+  return run(HipScan<Steps, RoundMode::none>(r, a));
+}
 
 /// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them.
 template <Format KF, Format VF, bool Split, unsigned Dim, class D>
@@ -96,6 +109,15 @@ struct HipKernels : PortableKernels {
       return attend_in<Format::fp8_e4m3, Format::fp8_e4m3, true>(dev, kv, a, ws);
     }
     return PortableKernels::attend(dev, kv, a, ws);
+  }
+
+  template <class D>
+  static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    bool done = false;
+    Status s = detail::hip_scan<2>(dev, r, a, done);
+    if (!done) s = detail::hip_scan<4>(dev, r, a, done);
+    if (!done) s = detail::hip_scan<8>(dev, r, a, done);
+    return done ? std::move(s) : PortableKernels::delta_scan(dev, r, a);
   }
 
 #if MEMRA_DETAIL_ROCPRIM()
