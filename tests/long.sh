@@ -21,7 +21,7 @@ build() { # PRESET TARGET...
 run() { # PART: its programs are built
   case $1 in
     histories)
-      for machine in cache draft late; do
+      for machine in cache draft round late; do
         "$root/build/release/tests/property/memra_property" $machine --ops 10000000 --seed 500000
         "$root/build/asan/tests/property/memra_property" $machine --ops 500000 --seed 900000
       done ;;

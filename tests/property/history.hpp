@@ -22,6 +22,7 @@ struct Did {
   std::size_t lapped = 0;
   std::size_t moves = 0;
   std::size_t kept = 0;
+  std::size_t rounds = 0;
 };
 
 template <class Machine, class Plant>
@@ -36,16 +37,11 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       did->taints += m.taints;
       did->faults += m.faults;
       did->refusals += m.refusals;
-      did->published += m.published;
-      if constexpr (requires { m.replays; }) {
-        did->replays += m.replays;
-        did->stale += m.stale;
-        did->lapped += m.lapped;
-      }
-      if constexpr (requires { m.moves; }) {
-        did->moves += m.moves;
-        did->kept += m.kept;
-      }
+      if constexpr (requires { m.published; }) did->published += m.published;
+      if constexpr (requires { m.replays; }) did->replays += m.replays, did->stale += m.stale;
+      if constexpr (requires { m.lapped; }) did->lapped += m.lapped;
+      if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
+      if constexpr (requires { m.moves; }) did->moves += m.moves, did->kept += m.kept;
     }
     return std::nullopt;
   } catch (const Broken& b) {
@@ -60,6 +56,7 @@ inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n
   memra_test::Rng rng(seed);
   const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
                               : machine == "draft" ? "bbbbbbbbbbbbccckkkkttttttteeeeeiiiggnvlppppu"
+                              : machine == "round" ? "ffffkkkkkkkkkkkknnnsssrrrrzl"
                                                    : "ffffffggkkkkkksssssrrrrrrzpppxxllll";
   Script s;
   s.machine = machine;
@@ -78,11 +75,14 @@ inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n
 
 /// Every kind of thing happened, or a run says nothing.
 inline bool did_enough(const Did& did, const std::string& machine) {
-  return did.refusals > did.ops / (machine == "late" ? 1000 : 100) && did.faults > did.ops / 50 &&
-         did.taints > did.ops / 200 && did.published > did.ops / 500 &&
-         (machine != "cache" ||
-          (did.replays > did.ops / 200 && did.stale > did.ops / 500 && did.lapped > did.ops / 8000)) &&
-         (machine != "draft" || (did.moves > did.ops / 1000 && did.kept >= did.ops / 10000));
+  const auto once_in = [&](std::size_t n, std::size_t count) { return count > did.ops / n; };
+  const bool troubled =
+      once_in(machine == "late" ? 1000 : 100, did.refusals) && once_in(50, did.faults) && once_in(200, did.taints);
+  const bool taken_back = once_in(200, did.replays) && once_in(500, did.stale);
+  if (machine == "round") return troubled && taken_back && once_in(5, did.rounds);
+  if (!troubled || !once_in(500, did.published)) return false;
+  if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000;
+  return machine != "cache" || (taken_back && once_in(8000, did.lapped));
 }
 
 }  // namespace property

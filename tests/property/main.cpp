@@ -1,8 +1,10 @@
-// Random histories of Cache and DflashKv against models of the rules; "late" is a Cache whose devices fail afterwards.
+// Random histories of Cache and DflashKv against models of the rules; "round" is a Cache in rounds of every strategy,
+// "late" one whose devices fail afterwards.
 //
-//   memra_property cache|draft|late [--ops N] [--seed S]   random scripts; a failure is shrunk and printed as one line
-//   memra_property replay "LINE"                      runs such a line again
-//   memra_property self-test                          planted bugs are found, shrunk, and found again from their line
+//   memra_property cache|draft|round|late [--ops N] [--seed S]   random scripts; a failure is shrunk, printed as a line
+//   memra_property replay "LINE"                            runs such a line again
+//   memra_property self-test                                planted bugs are found, shrunk, and found again from their
+//   line
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include <property/draft_machine.hpp>
 #include <property/history.hpp>
 #include <property/late_machine.hpp>
+#include <property/round_machine.hpp>
 #include <property/script.hpp>
 #include <string>
 #include <vector>
@@ -23,6 +26,7 @@ using property::DraftPlant;
 using property::Failure;
 using property::LatePlant;
 using property::make;
+using property::RoundPlant;
 using property::run_on;
 using property::Script;
 
@@ -31,11 +35,13 @@ struct Planted {
   CachePlant cache = CachePlant::none;
   DraftPlant draft = DraftPlant::none;
   LatePlant late = LatePlant::none;
+  RoundPlant round = RoundPlant::none;
 };
 
 /// The last number of a setup says which devices.
 std::optional<Failure> run(const Script& s, const Planted& plant = {}, Did* did = nullptr) {
   if (s.machine == "late") return run_on<property::LateMachine>(s, plant.late, did);
+  if (s.machine == "round") return run_on<property::RoundMachine>(s, plant.round, did);
   const bool late = !s.setup.empty() && s.setup.back() % 2 == 1;
   if (s.machine == "draft") {
     return late ? run_on<property::DraftMachine<property::Late>>(s, plant.draft, did)
@@ -46,7 +52,7 @@ std::optional<Failure> run(const Script& s, const Planted& plant = {}, Did* did 
 }
 
 bool is_machine(const std::string& name) {
-  return name == "cache" || name == "draft" || name == "late";
+  return name == "cache" || name == "draft" || name == "round" || name == "late";
 }
 
 int report(const Script& s, const Failure& f) {
@@ -67,9 +73,9 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   }
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
-      "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out\n",
+      "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
-      did.moves, did.kept);
+      did.moves, did.kept, did.rounds);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -99,13 +105,16 @@ bool finds(const char* what, const std::string& machine, const Planted& plant, s
 int self_test() {
   bool good = true;
   const auto cache = [&](const char* what, CachePlant p, std::size_t longest) {
-    good = finds(what, "cache", {p, {}, {}}, longest) && good;
+    good = finds(what, "cache", {p, {}, {}, {}}, longest) && good;
   };
   const auto draft = [&](const char* what, DraftPlant p, std::size_t longest) {
-    good = finds(what, "draft", {{}, p, {}}, longest) && good;
+    good = finds(what, "draft", {{}, p, {}, {}}, longest) && good;
   };
   const auto late = [&](const char* what, LatePlant p, std::size_t longest) {
-    good = finds(what, "late", {{}, {}, p}, longest) && good;
+    good = finds(what, "late", {{}, {}, p, {}}, longest) && good;
+  };
+  const auto round = [&](const char* what, RoundPlant p, std::size_t longest) {
+    good = finds(what, "round", {{}, {}, {}, p}, longest) && good;
   };
   cache("a rollback leaves a byte of conv behind", CachePlant::conv_not_restored, 3);
   cache("snapshot_into does nothing", CachePlant::refresh_does_nothing, 4);
@@ -120,6 +129,11 @@ int self_test() {
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
   late("it trusts a snapshot that was not waited for", LatePlant::snapshots_are_trusted, 4);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
+  round("a commit by planes keeps one token more", RoundPlant::keeps_one_more, 1);
+  round("a commit by stash leaves a byte of conv behind", RoundPlant::stash_forgets_conv, 1);
+  round("an accept length on the device is one less", RoundPlant::device_is_told_less, 1);
+  round("a round that is given up is kept", RoundPlant::given_up_is_kept, 1);
+  round("the tokens of a commit that failed are believed", RoundPlant::failure_is_forgotten, 2);
   for (const char* junk :
        {"", "cache", "cache:1.x", "cache:1 f1.2", "cache:1 f1.2.3!", "cache:1 f1.2.3!x", "cache:1 7"}) {
     if (!property::parse_line(junk)) continue;
@@ -130,7 +144,7 @@ int self_test() {
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: memra_property cache|draft|late [--ops N] [--seed S] | replay LINE | self-test\n");
+  std::fprintf(stderr, "usage: memra_property cache|draft|round|late [--ops N] [--seed S] | replay LINE | self-test\n");
   return 2;
 }
 

@@ -26,7 +26,7 @@ struct Op {
 };
 
 struct Script {
-  std::string machine;          ///< "cache" or "draft"
+  std::string machine;          ///< "cache", "draft", "round" or "late"
   std::vector<unsigned> setup;  ///< numbers the machine reads in its own way
   std::vector<Op> ops;
 
