@@ -117,10 +117,9 @@ mutant cases:B25 'a snapshot goes into another layout' snapshot.hpp 'if (lineage
   'return {};'
 mutant cache_rollback:B26 'state goes through arithmetic' $c "$taken" \
   'state.data(), snap.state_[d].data(), state.bytes()); !s) return s; for (std::size_t z = 0; z < 6; ++z) reinterpret_cast<float*>(state.data() + 256)[z] += 0.0F;'
-mutant cache_rollback:B27 'checkpoints on a grid of two' $c 'snap.record_->pos = core_->pos;' \
-  'snap.record_->pos = core_->pos & ~std::size_t{1};'
+mutant cache_rollback:B27 'checkpoints on a grid of two' detail/lineage.hpp 'pos = at;' 'pos = at & ~std::size_t{1};'
 mutant 'cache_rollback:B30 the n-th call fails: create' 'a half-written snapshot is valid' $c \
-  'snap.record_->written = false;' ''
+  'snap.record_->begin();' ''
 mutant 'cache_rollback:B30 the n-th call fails: advance' 'a failure does not taint' $core 'core.taint("an earlier device failure"); }' '}'
 mutant cache_prefix:B30 'a half-filled cache is handed out' $c \
   'if (Status s = detail::PrefixIo<Dev>::read(*made->core_, prefix); !s) return s;' \
@@ -239,8 +238,8 @@ mutant 'kinds_groups:C2 grouped rows' 'a view of grouped rows is given twice' st
   'if (Status s = take("grouped", il, *c); !s) return s;' ''
 mutant 'kinds_cache:a prefix takes' 'a window one row short' detail/state_pieces.hpp 'std::min(n, p.window - 1)' \
   'std::min(n, p.window - 2)'
-mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c 'core_->rings_hold("export_prefix"' \
-  'Status(); if (Status s = Status(); !s) return s; if (false) core_->rings_hold("export_prefix"'
+mutant 'kinds_cache:an export whose' 'rings of any fill are exported' $c \
+  'core_->rings_hold("export_prefix", snap.record_->pos, snap.record_->pos)' 'Status()'
 mutant 'kinds_attend:a ring gives' 'a ring is read off by one' views.hpp 'ring ? row % shape.rows' \
   'ring ? (row + 1) % shape.rows'
 mutant 'kinds_attend:latent' 'values come from the end of the row' detail/host_attend.hpp 'std::copy(row, row + head.dv' \
@@ -298,6 +297,14 @@ mutant speculation:D8 'a move half done ends the round' speculation.hpp \
 # --- the random histories ---
 mutant late 'a failure of earlier work does not taint' $core 'if (!tainted && s.asynchronous())' 'if (false)'
 mutant late 'a snapshot says nothing of a failure' $c 'return core_->noted(buffer.status());' 'return buffer.status();'
+mutant late 'a lost snapshot is taken' snapshot.hpp 'if (record_->work.failed()) {' 'if (false) {'
+mutant late 'a lost snapshot says that it is valid' snapshot.hpp '&& !record_->work.failed();' ';'
+mutant late 'a snapshot does not know what it was queued with' detail/lineage.hpp 'work.add(*d.dev);' ';'
+mutant late 'a lost prefix is taken' detail/prefix_io.hpp 'if (prefix.work_.failed()) {' 'if (false) {'
+mutant late 'work that was waited for is lost, too' ordered_dev.hpp 'queue_->end_batch(false);' ''
+mutant lost_copies:S5 'a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
+mutant lost_copies:S5 'a lost prefix is sent' detail/handover_io.hpp 'if (prefix.work_.failed())' 'if (false)'
+mutant lost_copies:S5 'a lost tail is sent' detail/handover_io.hpp 'if (tail->work.failed())' 'if (false)'
 mutant cache 'rollback keeps all rows' $c 'c.len = at + accept;' 'c.len = c.len;'
 mutant cache 'rollback leaves recurrent state' $c 'state.data(), snap.state_[d].data(), state.bytes()' \
   'state.data(), state.data(), 0'

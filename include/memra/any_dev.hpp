@@ -124,6 +124,8 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
     return table_->copy_batch(target_, items, n);
   }
   std::size_t plane_gap() const noexcept { return table_->plane_gap(target_); }
+  /// nullptr if the wrapped device does not say.
+  std::shared_ptr<const WorkBatch> work_batch() noexcept { return table_->work_batch(target_); }
 
   /// The wrapped device and its ops, for AnyKernels.
   void* target() const noexcept { return target_; }
@@ -144,6 +146,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
     Status (*wait)(void*, const Event&) noexcept;
     Status (*copy_batch)(void*, const CopyItem*, std::size_t) noexcept;
     std::size_t (*plane_gap)(const void*) noexcept;
+    std::shared_ptr<const WorkBatch> (*work_batch)(void*) noexcept;
   };
 
   template <class B>
@@ -195,6 +198,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
         }
       },
       [](const void* d) noexcept { return plane_gap_of(*static_cast<const D*>(d)); },
+      [](void* d) noexcept { return work_batch_of(*static_cast<D*>(d)); },
   };
 
   void* target_;

@@ -33,8 +33,8 @@ namespace memra {
 /// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
 /// return a Status; a refusal (bad_argument, bad_state) has changed nothing. A device failure after the first write of
 /// a change taints the cache: it then refuses everything but rollback to a valid snapshot, reset and destruction. So
-/// does an asynchronous failure (Status::asynchronous) in any call: earlier work of this cache may be what failed. Then
-/// a snapshot holds what it says only if the device was waited for after it was taken and before the failure (S5).
+/// does an asynchronous failure (Status::asynchronous) in any call: earlier work of this cache may be what failed. A
+/// snapshot whose own copy may be among it is no longer valid; rows to keep are those that were waited for (S5).
 /// Addresses never change. One thread at a time; devices outlive it. Move-only; moved-from it answers bad_state, 0.
 template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
@@ -184,7 +184,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
       if (!buffer) return core_->noted(buffer.status());
       snap.state_.push_back(*std::move(buffer));
     }
-    snap.record_ = core_->lineage->add();
+    snap.record_ = core_->lineage->add(core_->devices.size());
     if (Status s = fill(snap); !s) return s;
     return snap;
   }
@@ -380,7 +380,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   Status settled(const char* call) const noexcept { return core_ ? detail::settle(*core_, call) : moved_from(call); }
 
   Status fill(CacheSnapshot<Dev>& snap) noexcept {
-    snap.record_->written = false;
+    snap.record_->begin();
     for (std::size_t d = 0; d < core_->devices.size(); ++d) {
       auto& state = core_->devices[d].state;
       if (state.bytes() == 0) continue;
@@ -388,9 +388,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
         return core_->noted(s);
       }
     }
-    snap.record_->pos = core_->pos;
-    snap.record_->stale = false;
-    snap.record_->written = true;
+    snap.record_->complete(core_->pos, core_->devices);
     return {};
   }
 

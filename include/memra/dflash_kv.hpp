@@ -288,6 +288,10 @@ class DflashKv {
   static Status check_tail(const DflashCfg& cfg, std::size_t cap, const DflashKvTail<Dev>& tail) noexcept {
     const auto bad = [](const char* s) { return refuse(ErrorKind::bad_argument, "from_tail", s); };
     if (tail.dev == nullptr) return bad("the tail names no device");
+    if (tail.work.failed()) {
+      return refuse(ErrorKind::bad_state, "from_tail",
+                    "the tail is lost: work that was queued with its copies failed later");
+    }
     if (tail.layers.size() != cfg.n_layer) {
       return Status::failure(ErrorKind::bad_argument, "from_tail", 0, 0, "the tail has %zu layers, the drafter %zu",
                              tail.layers.size(), cfg.n_layer);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memra/detail/queued_work.hpp>
 #include <memra/kv_dev.hpp>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct DflashKvTail {
   std::size_t len = 0;        ///< the boundary: base + rows
   std::size_t row_bytes = 0;  ///< n_kv * head_dim * 4
   std::size_t floor = 0;      ///< rows below were never visible; at most base
+  detail::QueuedWork work;    ///< what it was copied with; nothing for one that was rebuilt
 };
 
 }  // namespace memra

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memra/error.hpp>
 #include <type_traits>
 #include <utility>
@@ -174,6 +175,29 @@ concept PeerCopyDev = KvDev<D> && KvDev<S> &&
   { d.copy_peer(dst, s, src, n) }
   noexcept->std::same_as<Status>;
 };
+
+/// What is queued between two moments at which a device was waited for, and whether any of it failed.
+struct WorkBatch {
+  bool failed = false;
+};
+
+/// Optional: a device whose queued work may fail, after the call that queued it went well, without the device being
+/// lost. `work_batch()` answers the batch that what is queued now belongs to: the same until a download or synchronize
+/// that waits for all of it goes well, or until work fails. It may allocate on the host. nullptr: nothing is known.
+template <class D>
+concept WorkBatchDev = KvDev<D> && requires(D& d) {
+  { d.work_batch() }
+  noexcept->std::same_as<std::shared_ptr<const WorkBatch>>;
+};
+
+template <class D>
+std::shared_ptr<const WorkBatch> work_batch_of(D& dev) noexcept {
+  if constexpr (WorkBatchDev<D>) {
+    return dev.work_batch();
+  } else {
+    return nullptr;
+  }
+}
 
 /// Optional member `std::size_t plane_gap() const`: bytes the plan leaves between planes (guard bytes of a wrapper).
 template <class D>

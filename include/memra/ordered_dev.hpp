@@ -223,6 +223,11 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
     return later(name, 0, run);
   }
   std::size_t plane_gap() const noexcept { return plane_gap_of(dev_); }
+  /// See WorkBatchDev.
+  std::shared_ptr<const WorkBatch> work_batch() noexcept {
+    if (!queue_->batch) queue_->batch = std::make_shared<WorkBatch>();
+    return queue_->batch;
+  }
 
  private:
   static Status no_memory(const char* call, std::size_t n) noexcept {
@@ -240,7 +245,9 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
   Status finish(const char* call, std::size_t bytes) noexcept {
     if (Status s = queue_->report(call, bytes); !s) return s;
     queue_->run_until(queue_->queued);
-    return queue_->report(call, bytes);
+    if (Status s = queue_->report(call, bytes); !s) return s;
+    queue_->end_batch(false);
+    return {};
   }
 
   Dev dev_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memra/detail/queued_work.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/model_config.hpp>
@@ -34,6 +35,7 @@ class CachePrefix {
     std::swap(plan_, taken.plan_);
     devices_.swap(taken.devices_);
     std::swap(logits_, taken.logits_);
+    std::swap(work_, taken.work_);
     return *this;
   }
 
@@ -66,6 +68,7 @@ class CachePrefix {
   Plan plan_;
   std::vector<DeviceBytes> devices_;
   std::optional<typename Dev::Buffer> logits_;  // [n_vocab] f32 on the last stage's device
+  detail::QueuedWork work_;                     // what it was copied with
 };
 
 }  // namespace memra

@@ -34,8 +34,9 @@ class CacheSnapshot {
   /// Committed tokens when it was taken; 0 for a moved-from one.
   std::size_t pos() const noexcept { return record_ ? record_->pos : 0; }
 
-  /// True if it holds a whole state of a branch its cache has not given up.
-  bool valid() const noexcept { return record_ && record_->written && !record_->stale; }
+  /// True if it holds a whole state of a branch its cache has not given up, as far as is known by now: on a device that
+  /// says so (WorkBatchDev), not if what was queued with its copy or before it has failed since.
+  bool valid() const noexcept { return record_ && record_->written && !record_->stale && !record_->work.failed(); }
 
   /// Device bytes held.
   std::size_t bytes() const noexcept {
@@ -61,6 +62,11 @@ class CacheSnapshot {
     if (!record_->written) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "the snapshot is half-written: its last snapshot_into failed");
+    }
+    if (record_->work.failed()) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "the snapshot at position %zu is lost: work that was queued with its copy failed later",
+                             record_->pos);
     }
     if (!record_->stale) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,

@@ -22,7 +22,8 @@ static_assert(missing<memra::HostDev>() == 0 && memra::KvDev<memra::HostDev>);
 static_assert(missing<int>() == 11 && !memra::KvDev<int>);
 
 // Nothing optional comes for free.
-static_assert(!memra::LaunchDev<MinimalDev> && !memra::BatchedCopyDev<MinimalDev> && !memra::PeerCopyDev<MinimalDev>);
+static_assert(!memra::LaunchDev<MinimalDev> && !memra::BatchedCopyDev<MinimalDev> && !memra::PeerCopyDev<MinimalDev> &&
+              !memra::WorkBatchDev<MinimalDev>);
 
 // alloc and zeros return the buffer, so a bad one takes them along.
 static_assert(!memra::DevHasBuffer<BufferIsVector<false>> && missing<BufferIsVector<false>>() == 3);

@@ -33,9 +33,9 @@ using Async = memra::OrderedDev<memra::FaultDev<memra::CountingDev<memra::Poison
 /// Bugs planted into what the machine does, for the self test.
 enum class LatePlant {
   none,
-  doubt_is_ignored,       ///< the engine goes on after an asynchronous failure
-  snapshots_are_trusted,  ///< it rolls back to a snapshot that was never confirmed
-  failure_is_lost,        ///< it throws the Status of a synchronize away
+  doubt_is_ignored,  ///< the engine goes on after an asynchronous failure
+  rows_are_trusted,  ///< it keeps rows that were never confirmed
+  failure_is_lost,   ///< it throws the Status of a synchronize away
 };
 
 /// The stand-in model in a round by planes: the ssm after each token goes to a plane of its own, conv stays and its raw
@@ -69,7 +69,8 @@ struct PlanesBody {
 ///
 /// The rules (S5, C8): a failure is reported once, by whatever call comes next. It leaves in doubt everything queued
 /// since all devices were last waited for without a failure. If a call of the cache reports it, the cache is tainted.
-/// Back to a snapshot that was confirmed (waited for), or a reset, and every byte is right again.
+/// Back to a snapshot that still says it is valid, or a reset, and every byte is right again. A snapshot that was
+/// waited for is valid, and so is a prefix, whatever fails later.
 class LateMachine {
   using Cache = memra::Cache<Async>;
   using Snapshot = memra::CacheSnapshot<Async>;
@@ -114,6 +115,9 @@ class LateMachine {
       case 'x':
         publish(held_[op.a % 3]);
         break;
+      case 'y':
+        use(published_, true);
+        break;
       case 'g':
         device_feed(1 + op.a % 3, op.b);
         break;
@@ -129,6 +133,7 @@ class LateMachine {
     look();
     if (doubt_) repair();
     for (Held& h : held_) h = {};
+    published_ = {};
     cache_.reset();
     for (Async& d : dev_) {
       expect(d.synchronize().ok(), "a failure without a fault");
@@ -146,6 +151,12 @@ class LateMachine {
     std::optional<Snapshot> snap;
     Tokens tokens;
     bool confirmed = false;
+  };
+  struct Published {
+    std::optional<memra::CachePrefix<Async>> prefix;
+    Tokens tokens;
+    bool confirmed = false;
+    bool in_doubt = false;  ///< something failed before it was waited for: it may be lost
   };
 
   static unsigned at(const std::vector<unsigned>& v, std::size_t i) { return i < v.size() ? v[i] : 0; }
@@ -195,6 +206,7 @@ class LateMachine {
     plan_->disarm();
     sure_ = rows_.size();
     for (Held& h : held_) h.confirmed = h.snap.has_value();
+    published_.confirmed = !published_.in_doubt;
   }
   /// Everything is waited for and compared.
   void look() {
@@ -345,14 +357,27 @@ class LateMachine {
     if (!h.snap || h.tokens.empty()) return;
     auto p = cache_->export_prefix(*h.snap);
     if (!good(p)) return;
-    auto made = Cache::from_prefix(dev_[2], cfg_, short_ctx, *p);
+    published_ = {};
+    published_.prefix.emplace(*std::move(p));
+    published_.tokens = h.tokens;
+    use(published_, false);
+  }
+  /// Makes a cache of a prefix, which may have been lost since: then it says so.
+  void use(const Published& p, bool later) {
+    if (!p.prefix) return;
+    auto made = Cache::from_prefix(dev_[2], cfg_, short_ctx, *p.prefix);
+    if (made.status().kind() == memra::ErrorKind::bad_state && later) {
+      expect(!p.confirmed, "a prefix that was waited for is lost: " + made.status().message());
+      ++refusals;
+      return;
+    }
     if (!made) {
       static_cast<void>(good(made.status(), false));
       return;
     }
     if (!wait() || doubt_) return;
     confirm();
-    expect(memra_test::image(*made) == memra_test::straight(cfg_, h.tokens), "a prefix holds something else");
+    expect(memra_test::image(*made) == memra_test::straight(cfg_, p.tokens), "a prefix holds something else");
     ++published;
   }
 
@@ -365,17 +390,19 @@ class LateMachine {
       expect(d.synchronize().ok(), "a failure without a fault");
     }
     doubt_ = false;
+    published_.in_doubt = !published_.confirmed;
     const Held* back = nullptr;
     for (Held& h : held_) {
-      const bool trusted = h.confirmed || plant_ == LatePlant::snapshots_are_trusted;
-      if (!trusted) {
+      expect(!h.confirmed || h.snap->valid(), "a snapshot that was waited for is not valid");
+      if (h.snap && !h.snap->valid()) {
+        expect(!cache_->rollback(*h.snap, 0).ok(), "a snapshot that is lost was taken");
         h = {};
-      } else if (h.snap && h.snap->valid()) {
-        back = &h;
       }
+      if (h.snap) back = &h;
     }
     if (back != nullptr) {
-      const std::size_t accept = sure_ - std::min(sure_, back->tokens.size());
+      const std::size_t sure = plant_ == LatePlant::rows_are_trusted ? rows_.size() : sure_;
+      const std::size_t accept = sure - std::min(sure, back->tokens.size());
       const auto r = memra::check(cache_->rollback(*back->snap, accept));
       after_cut(Tokens(back->tokens), accept);
       expect(replay(r), "a replay failed without a fault");
@@ -395,6 +422,7 @@ class LateMachine {
   memra_test::PlacedOn where_;
   std::optional<Cache> cache_;
   std::array<Held, 3> held_;
+  Published published_;
 
   Tokens rows_;           ///< what is fed, as far as the calls said
   std::size_t sure_ = 0;  ///< rows of it that are known to be there

@@ -127,7 +127,7 @@ int self_test() {
   draft("a move spoils a row", DraftPlant::move_spoils_a_row, 5);
   draft("a pinned tail is taken late", DraftPlant::pinned_row_is_late, 9);
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
-  late("it trusts a snapshot that was not waited for", LatePlant::snapshots_are_trusted, 4);
+  late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 4);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
   round("a commit by planes keeps one token more", RoundPlant::keeps_one_more, 1);
   round("a commit by stash leaves a byte of conv behind", RoundPlant::stash_forgets_conv, 1);

@@ -89,6 +89,7 @@ struct DraftStore {
     tail.base = upto - tail.rows;
     if (tail.rows == 0 || tail.base < resident) return std::nullopt;
     tail.layers.reserve(cfg.n_layer);
+    tail.work.reserve(1);
     return tail;
   }
 
@@ -106,6 +107,7 @@ struct DraftStore {
       }
       tail.layers.push_back({*std::move(k), *std::move(v)});
     }
+    tail.work.add(*dev);
     return {};
   }
 

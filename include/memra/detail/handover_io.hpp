@@ -108,6 +108,7 @@ struct HandoverIo {
   static Status send(T& link, const CachePrefix<Dev>& prefix, const HandoverTag& tag, const DflashKvTail<Dev>* tail,
                      std::size_t message_bytes) {
     if (prefix.devices_.empty()) return refuse(ErrorKind::bad_argument, "the prefix is empty (moved-from)");
+    if (prefix.work_.failed()) return refuse(ErrorKind::bad_state, "the prefix is lost: its copies failed");
     HandoverHeader h;
     h.tag = tag;
     h.pos = prefix.pos();
@@ -132,6 +133,7 @@ struct HandoverIo {
         return Status::failure(ErrorKind::bad_argument, "send_state", 0, 0,
                                "the draft tail ends at row %zu, the state at %zu", tail->len, h.pos);
       }
+      if (tail->work.failed()) return refuse(ErrorKind::bad_state, "the draft tail is lost: its copies failed");
       add(pieces, *tail);
     }
     auto sizes = handover_sizes(h.config, h.pos, h.has_logits, h.tail);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -31,9 +32,10 @@ struct LateQueue {
   Dev* dev = nullptr;  // nullptr once the OrderedDev is gone; the queue is empty then
   std::unique_ptr<Work> head;
   Work* tail = nullptr;
-  std::size_t queued = 0;  // ever
-  std::size_t done = 0;    // ever
-  Status late;             // first failure of queued work that no call has reported yet
+  std::size_t queued = 0;            // ever
+  std::size_t done = 0;              // ever
+  Status late;                       // first failure of queued work that no call has reported yet
+  std::shared_ptr<WorkBatch> batch;  // of what is queued now; made when somebody asks
 
   /// @return nullptr if the host has no memory
   template <class F>
@@ -62,6 +64,7 @@ struct LateQueue {
       if (!head) tail = nullptr;
       if (late.kind() != ErrorKind::device_lost) {
         Status s = work->run(*dev);
+        if (!s) end_batch(true);
         if (!s && late.ok()) {
           late = Status::failure(s.kind(), work->name, s.native(), s.bytes() != 0 ? s.bytes() : work->bytes, "%s",
                                  s.text());
@@ -69,6 +72,12 @@ struct LateQueue {
       }
       ++done;
     }
+  }
+
+  /// What is queued from here on is another batch.
+  void end_batch(bool failed) noexcept {
+    if (batch) batch->failed = failed;
+    batch.reset();
   }
 
   /// Hands out a failure of queued work as that of the call in hand. A lost device stays lost.

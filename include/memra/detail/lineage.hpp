@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <memra/detail/queued_work.hpp>
 #include <vector>
 
 namespace memra::detail {
@@ -13,6 +14,20 @@ struct SnapRecord {
   std::size_t pos = 0;
   bool written = false;  ///< false while, and after a failure of, a snapshot or snapshot_into
   bool stale = false;    ///< the branch it belonged to was given up
+  QueuedWork work;       ///< its copies, and all that was queued before them and not waited for
+
+  void begin() noexcept {
+    written = false;
+    work.clear();
+  }
+  /// Every copy is queued on these devices.
+  template <class Devices>
+  void complete(std::size_t at, const Devices& devices) noexcept {
+    for (const auto& d : devices) work.add(*d.dev);
+    pos = at;
+    stale = false;
+    written = true;
+  }
 };
 
 /// One per cache. Its address is the cache's identity: snapshots share ownership, so it is never used again for
@@ -20,9 +35,10 @@ struct SnapRecord {
 class Lineage {
  public:
   /// Registers a new record; drops those whose snapshots are gone.
-  std::shared_ptr<SnapRecord> add() {
+  std::shared_ptr<SnapRecord> add(std::size_t devices) {
     std::erase_if(records_, [](const std::weak_ptr<SnapRecord>& r) { return r.expired(); });
     auto record = std::make_shared<SnapRecord>();
+    record->work.reserve(devices);
     records_.push_back(record);
     return record;
   }

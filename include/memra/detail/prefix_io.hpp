@@ -49,6 +49,7 @@ struct PrefixIo {
       if (Status s = dev.copy(logits->data(), core.parked->data(), logits->size()); !s) return s;
       prefix.logits_.emplace(*std::move(logits));
     }
+    for (const auto& d : core.devices) prefix.work_.add(*d.dev);
     return prefix;
   }
 
@@ -56,6 +57,10 @@ struct PrefixIo {
   static Status check(const ModelConfig& cfg, std::size_t max_ctx, const CachePrefix<Dev>& prefix) {
     if (prefix.devices_.empty()) {
       return Status::failure(ErrorKind::bad_argument, "from_prefix", 0, 0, "the prefix is empty (moved-from)");
+    }
+    if (prefix.work_.failed()) {
+      return Status::failure(ErrorKind::bad_state, "from_prefix", 0, 0,
+                             "the prefix is lost: work that was queued with its copies failed later");
     }
     return takes_state("from_prefix", "the prefix", cfg, max_ctx, prefix.config_, prefix.pos());
   }

@@ -1,0 +1,169 @@
+// Copies that fail after the call which queued them went well: what was made by them says so, and nothing believes it.
+#include <cstddef>
+#include <memra/any_dev.hpp>
+#include <memra/cache.hpp>
+#include <memra/counting_dev.hpp>
+#include <memra/dflash_kv.hpp>
+#include <memra/fault_dev.hpp>
+#include <memra/handover.hpp>
+#include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
+#include <memra/ordered_dev.hpp>
+#include <memra/poison_dev.hpp>
+#include <support/catch.hpp>
+#include <support/says.hpp>
+#include <support/stand_in.hpp>
+#include <support/tape.hpp>
+#include <utility>
+
+namespace {
+
+using memra::ErrorKind;
+using memra_test::image;
+using memra_test::join;
+using memra_test::says;
+using memra_test::straight;
+using memra_test::stream;
+using memra_test::Tokens;
+
+using Below = memra::FaultDev<memra::PoisonDev<memra::HostDev>>;
+using Late = memra::OrderedDev<Below>;
+using Wrapped = memra::CountingDev<memra::FaultDev<Late>>;
+
+static_assert(memra::WorkBatchDev<Late> && memra::WorkBatchDev<Wrapped>);
+static_assert(!memra::WorkBatchDev<memra::HostDev> && !memra::WorkBatchDev<memra::CountingDev<memra::HostDev>>);
+
+/// The n-th call of an operation from now on fails when its turn comes.
+void arm(Below& below, std::size_t n, memra::DevOp op = memra::DevOp::copy) {
+  memra::Fault f;
+  f.nth = n;
+  f.op = op;
+  below.arm(f);
+}
+/// Waits for what was queued, some of which fails.
+template <class Dev>
+void fail_now(Dev& dev, Below& below) {
+  const memra::Status s = dev.synchronize();
+  REQUIRE((!s.ok() && s.asynchronous()));  // a call of the engine's: the cache does not hear of it
+  below.disarm();
+  REQUIRE(dev.synchronize().ok());
+}
+
+template <class Dev>
+void snapshots(Dev& dev, Below& below) {
+  const auto cfg = memra_test::hybrid_model();
+  const Tokens t = stream(5);
+  auto c = memra::check(memra::Cache<Dev>::create(dev, cfg, 20));
+  memra::check(memra_test::feed(c, t));
+  const auto early = memra::check(c.snapshot());
+  REQUIRE(dev.synchronize().ok());
+  memra::check(memra_test::feed(c, stream(2, 2)));
+  REQUIRE(dev.synchronize().ok());
+  arm(below, 1);
+  auto late = memra::check(c.snapshot());
+  REQUIRE(late.valid());  // as far as is known
+  fail_now(dev, below);
+  REQUIRE_FALSE(c.tainted());
+  REQUIRE_FALSE(late.valid());
+  const auto before = image(c);
+  REQUIRE(says(c.rollback(late, 0).status(), ErrorKind::bad_state, "lost"));
+  REQUIRE(says(c.export_prefix(late).status(), ErrorKind::bad_state, "lost"));
+  REQUIRE(image(c) == before);
+  REQUIRE(early.valid());  // it was waited for
+  memra::check(c.snapshot_into(late));
+  REQUIRE(late.valid());
+  REQUIRE(dev.synchronize().ok());
+  arm(below, 1);
+  memra::check(c.snapshot_into(late));
+  auto moved = std::move(late);
+  fail_now(dev, below);
+  REQUIRE_FALSE(moved.valid());
+  memra::check(c.snapshot_into(moved));
+  REQUIRE(dev.synchronize().ok());
+  memra::check(memra_test::feed(c, stream(3, 3)));
+  memra::check(c.rollback(moved, 0));
+  REQUIRE(image(c) == before);
+  memra::check(c.rollback(early, 0));
+  REQUIRE(image(c) == straight(cfg, t));
+}
+
+TEST_CASE("S5 a snapshot whose copy failed later says that it is lost; one that was waited for is not", "[wrappers]") {
+  {
+    Late dev;
+    snapshots(dev, dev.inner());
+  }
+  {
+    Wrapped dev;
+    snapshots(dev, dev.inner().inner().inner());
+  }
+  Late dev;
+  memra::AnyDev any(dev);
+  snapshots(any, dev.inner());
+}
+
+TEST_CASE("S5 a snapshot is lost with work that was queued before it on any of its cache's devices", "[wrappers]") {
+  const auto cfg = memra_test::attention_model();  // no state to copy: rows alone can fail
+  Late a, b;
+  auto c = memra::check(memra::Cache<Late>::create_pp2(a, b, 1, cfg, 20));
+  memra::check(memra_test::feed(c, stream(3)));
+  const auto early = memra::check(c.snapshot());
+  REQUIRE((a.synchronize().ok() && b.synchronize().ok()));
+  arm(b.inner(), 1, memra::DevOp::upload);
+  memra::check(memra_test::feed(c, stream(2, 2)));  // rows of the second layer will not be there
+  const auto late = memra::check(c.snapshot());
+  REQUIRE(a.synchronize().ok());
+  REQUIRE(late.valid());
+  fail_now(b, b.inner());
+  REQUIRE_FALSE(late.valid());
+  REQUIRE(early.valid());
+  memra::check(c.rollback(early, 0));
+  REQUIRE(image(c) == straight(cfg, stream(3)));
+}
+
+TEST_CASE("S5 a prefix whose copies failed later becomes no cache, and is not sent", "[wrappers]") {
+  const auto cfg = memra_test::hybrid_model();
+  for (const memra::DevOp op : {memra::DevOp::copy, memra::DevOp::copy_batch}) {  // the state; rows
+    Late dev;
+    auto c = memra::check(memra::Cache<Late>::create(dev, cfg, 20));
+    memra::check(memra_test::feed(c, stream(5)));
+    const auto snap = memra::check(c.snapshot());
+    const auto good = memra::check(c.export_prefix(snap));
+    REQUIRE(dev.synchronize().ok());
+    arm(dev.inner(), 1, op);
+    auto bad = memra::check(c.export_prefix(snap));
+    fail_now(dev, dev.inner());
+    REQUIRE(says(memra::Cache<Late>::from_prefix(dev, cfg, 20, bad).status(), ErrorKind::bad_state, "lost"));
+    memra_test::TapeWriter tape;
+    REQUIRE(says(memra::send_state(tape, bad, {}), ErrorKind::bad_state, "lost"));
+    REQUIRE(tape.tape.empty());
+    const auto made = memra::check(memra::Cache<Late>::from_prefix(dev, cfg, 20, good));
+    REQUIRE(image(made) == straight(cfg, stream(5)));
+  }
+}
+
+TEST_CASE("S5 a tail whose copies failed later becomes no draft cache, and is not sent", "[wrappers]") {
+  memra::DflashCfg cfg;
+  cfg.n_layer = cfg.n_kv = cfg.block_size = 1;
+  cfg.head_dim = cfg.sliding_window = 4;
+  Late dev;
+  auto kv = memra::check(memra::DflashKv<Late>::create(dev, cfg, 8));
+  memra::check(kv.begin_rows(3));
+  memra::check(kv.commit());
+  const auto good = kv.export_tail(3);
+  REQUIRE(dev.synchronize().ok());
+  arm(dev.inner(), 2);
+  const auto bad = kv.export_tail(3);
+  REQUIRE(bad.has_value());
+  fail_now(dev, dev.inner());
+  memra::Status why;
+  REQUIRE_FALSE(memra::DflashKv<Late>::from_tail(dev, cfg, 8, *bad, &why).has_value());
+  REQUIRE(says(why, ErrorKind::bad_state, "lost"));
+  REQUIRE(memra::DflashKv<Late>::from_tail(dev, cfg, 8, *good).has_value());
+  auto trunk = memra::check(memra::Cache<Late>::create(dev, memra_test::attention_model(), 8));
+  memra::check(memra_test::feed(trunk, stream(3)));
+  memra_test::TapeWriter tape;
+  REQUIRE(says(memra::send_state(tape, trunk, {}, &*bad), ErrorKind::bad_state, "lost"));
+  REQUIRE(tape.tape.empty());
+}
+
+}  // namespace
