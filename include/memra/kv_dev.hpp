@@ -183,7 +183,8 @@ struct WorkBatch {
 
 /// Optional: a device whose queued work may fail, after the call that queued it went well, without the device being
 /// lost. `work_batch()` answers the batch that what is queued now belongs to: the same until a download or synchronize
-/// that waits for all of it goes well, or until work fails. It may allocate on the host. nullptr: nothing is known.
+/// that waits for all of it goes well, or until work fails or is said to have. It may allocate on the host. nullptr:
+/// nothing is known.
 template <class D>
 concept WorkBatchDev = KvDev<D> && requires(D& d) {
   { d.work_batch() }

@@ -57,7 +57,7 @@ inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n
   const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
                               : machine == "draft" ? "bbbbbbbbbbbbccckkkkttttttteeeeeiiiggnvlppppu"
                               : machine == "round" ? "ffffkkkkkkkkkkkknnnsssrrrrzl"
-                                                   : "ffffffggkkkkkksssssrrrrrrzpppxxyyyllll";
+                                                   : "ffffffggkkkkkksssssrrrrrrzpppxxyyyllleee";
   Script s;
   s.machine = machine;
   for (int i = 0; i < 6; ++i) s.setup.push_back(rng.next() % 84);

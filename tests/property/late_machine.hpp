@@ -121,6 +121,9 @@ class LateMachine {
       case 'g':
         device_feed(1 + op.a % 3, op.b);
         break;
+      case 'e':
+        run_unasked(dev_[op.a % 3], dev_[(op.a + 1) % 3]);
+        break;
       default:
         look();
         break;
@@ -337,13 +340,28 @@ class LateMachine {
       }
     }
   }
+  /// A snapshot that says it is not valid, and is refused.
+  bool lost(Held& h) {
+    if (!h.snap || h.snap->valid()) return false;
+    expect(!h.confirmed, "a snapshot that was waited for is not valid");
+    expect(cache_->rollback(*h.snap, 0).status().kind() == memra::ErrorKind::bad_state, "a lost snapshot was taken");
+    h = {};
+    ++refusals;
+    return true;
+  }
   void rollback(Held& h, unsigned b) {
-    if (!h.snap) return;
+    if (!h.snap || lost(h)) return;
     const std::size_t accept = b % (rows_.size() - h.tokens.size() + 1);
     auto r = cache_->rollback(*h.snap, accept);
     if (!good(r)) return;
     after_cut(Tokens(h.tokens), accept);
     replay(*r);
+  }
+
+  /// What `dev` has queued is run, but nobody asks it how that went: whichever call comes next says so.
+  void run_unasked(Async& dev, Async& other) {
+    Async::Event here;
+    if (good(dev.publish(here), false) && good(other.wait(here), false)) good(other.synchronize(), false);
   }
 
   void park() {
@@ -354,7 +372,7 @@ class LateMachine {
   }
 
   void publish(Held& h) {
-    if (!h.snap || h.tokens.empty()) return;
+    if (!h.snap || h.tokens.empty() || lost(h)) return;
     auto p = cache_->export_prefix(*h.snap);
     if (!good(p)) return;
     published_ = {};
@@ -393,12 +411,7 @@ class LateMachine {
     published_.in_doubt = !published_.confirmed;
     const Held* back = nullptr;
     for (Held& h : held_) {
-      expect(!h.confirmed || h.snap->valid(), "a snapshot that was waited for is not valid");
-      if (h.snap && !h.snap->valid()) {
-        expect(!cache_->rollback(*h.snap, 0).ok(), "a snapshot that is lost was taken");
-        h = {};
-      }
-      if (h.snap) back = &h;
+      if (!lost(h) && h.snap) back = &h;
     }
     if (back != nullptr) {
       const std::size_t sure = plant_ == LatePlant::rows_are_trusted ? rows_.size() : sure_;

@@ -83,6 +83,7 @@ struct LateQueue {
   /// Hands out a failure of queued work as that of the call in hand. A lost device stays lost.
   Status report(const char* call, std::size_t bytes) noexcept {
     if (late.ok()) return {};
+    end_batch(true);  // begun after the failure, by those who had not heard of it
     const Status s = Status::failure(late.kind(), call, late.native(), late.bytes() != 0 ? late.bytes() : bytes,
                                      "asynchronous error of an earlier %s: %s", late.operation(), late.text())
                          .as_asynchronous();
