@@ -40,6 +40,7 @@ template <class Dev>
 class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend class DeviceSteps<Cache<Dev>, Dev>;
   friend struct detail::HandoverIo<Dev>;
+  friend struct detail::SlabsOf<Dev>;
   friend class RoundBatch<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;

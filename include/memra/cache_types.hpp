@@ -8,6 +8,11 @@
 
 namespace memra {
 
+namespace detail {
+template <class Dev>
+struct SlabsOf;
+}  // namespace detail
+
 /// Memory an engine hands over instead of letting the cache allocate: {rows, state, extra} of every device object, in
 /// order of first appearance (see DevicePlan for their bytes). The engine keeps it alive and frees it.
 struct CacheOptions {

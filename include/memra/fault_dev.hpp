@@ -27,8 +27,9 @@ struct Fault {
   bool forever = false;             ///< every matching call from the nth on fails, not only the nth
   std::optional<ErrorKind> kind{};  ///< nullopt: out_of_memory for alloc and zeros, device_failure for the rest
   std::int64_t native = 999;        ///< native code of the Status
-  /// A failed copy, move, fill, upload, download or store has done its first half, not nothing. Not above a CanaryDev
-  /// that guards planes: half of a write over a whole slab, gaps and all, looks like a stray one to it.
+  /// A failed copy (or batch of them), move, fill, upload, download or store has done its first half, not nothing. Not
+  /// above a CanaryDev that guards planes: half of a write over a whole slab, gaps and all, looks like a stray one to
+  /// it.
   bool torn = false;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memra/cache.hpp>
@@ -10,6 +11,8 @@
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
+#include <memra/round_views.hpp>
+#include <memra/views.hpp>
 #include <span>
 #include <variant>
 #include <vector>
@@ -30,31 +33,43 @@ auto& canary_of(Dev& dev) noexcept {
   }
 }
 
-/// First byte of a slab of a cache, or nullptr if the cache shows no address in it (it is empty, or of second buffers).
+/// Where a cache's slabs are.
 template <class Dev>
-const std::byte* slab_address(const Cache<Dev>& cache, std::size_t device, SlabKind slab) noexcept {
-  const Plan& plan = cache.plan();
-  if (slab == SlabKind::rows) {
-    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-      if (plan.stages[s].device != device) continue;
-      return reinterpret_cast<const std::byte*>(cache.pos_d(s)) - plan.stages[s].pos_offset;
-    }
+struct SlabsOf {
+  static const std::byte* start(const Cache<Dev>& cache, std::size_t device, SlabKind slab) noexcept {
+    return cache.core_->devices[device].slab(slab);
   }
+};
+
+/// What of a slab may be written: planes with their tail pads, the stages' positions, words and tables of rounds, and
+/// where replay rounds keep a copy of the state slab.
+inline std::vector<ByteRange> payload_of(const Plan& plan, const ModelConfig& cfg, std::size_t device, SlabKind slab) {
+  std::vector<ByteRange> payload;
   for (const PlanePlan& p : plan.planes) {
-    if (p.device != device || p.slab != slab || p.kind != PlaneKind::conv) continue;
-    const auto& states = cache.config().layers[p.layer].states;
-    std::size_t nth = 0;  // among the recurrent states, as recur() counts
-    for (std::size_t i = 0; i < p.state; ++i) nth += detail::role_of(states[i]).recurrent ? 1 : 0;
-    return cache.recur(p.layer, nth)->conv_data - p.offset;
+    if (p.device == device && p.slab == slab) payload.push_back({p.offset, p.payload + p.tail_pad});
   }
-  return nullptr;
+  for (const StagePlan& st : plan.stages) {
+    if (st.device != device) continue;
+    if (slab == SlabKind::rows) payload.push_back({st.pos_offset, sizeof(std::int32_t)});
+    if (slab != SlabKind::extra || (!plan.round.planes && !plan.round.stash)) continue;
+    std::size_t views = 0;
+    for (std::size_t il = st.first_layer; il < st.end_layer; ++il) {
+      for (const StateSpec& s : cfg.layers[il].states) views += std::holds_alternative<RecurrentSpec>(s) ? 1 : 0;
+    }
+    payload.push_back({st.round_offset, sizeof(RoundWords)});
+    payload.push_back({st.round_offset + plane_alignment, views * sizeof(RecurView)});
+  }
+  if (slab == SlabKind::extra && plan.round.replay) {
+    payload.push_back({plan.devices[device].replay_offset, plan.devices[device].state_bytes});
+  }
+  std::sort(payload.begin(), payload.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return payload;
 }
 
 }  // namespace detail
 
-/// Guards every gap of the slabs of a cache: between planes, behind the 8-byte tail pads, around the stages' positions.
-/// Call it right after create (or from_prefix). Second buffers, whose addresses a cache does not show, have only the
-/// guards of their allocation.
+/// Guards every gap of the slabs of a cache: between planes, behind the 8-byte tail pads, around the stages' positions
+/// and around what rounds keep. Call it right after create (or from_prefix), on memory of the device's own.
 ///
 /// @return what CanaryDev::guard or synchronize said
 template <class Dev>
@@ -64,18 +79,12 @@ Status guard_planes(const Cache<Dev>& cache) {
     const std::size_t device = plan.stages[s].device;
     Dev& dev = cache.stage_dev(s);
     if (Status f = dev.synchronize(); !f) return f;  // what a queue still holds must not overwrite fresh guards
-    for (const SlabKind slab : {SlabKind::rows, SlabKind::state}) {
-      const std::byte* start = detail::slab_address(cache, device, slab);
-      if (start == nullptr) continue;
-      std::vector<ByteRange> payload;
-      for (const PlanePlan& p : plan.planes) {
-        if (p.device == device && p.slab == slab) payload.push_back({p.offset, p.payload + p.tail_pad});
-      }
-      for (const StagePlan& st : plan.stages) {
-        if (slab == SlabKind::rows && st.device == device) payload.push_back({st.pos_offset, sizeof(std::int32_t)});
-      }
-      std::sort(payload.begin(), payload.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
-      if (Status f = detail::canary_of(dev).guard(start, plan.devices[device].bytes(slab), payload); !f) return f;
+    for (const SlabKind slab : std::array{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
+      const std::size_t bytes = plan.devices[device].bytes(slab);
+      if (bytes == 0) continue;
+      const std::byte* start = detail::SlabsOf<Dev>::start(cache, device, slab);
+      const auto payload = detail::payload_of(plan, cache.config(), device, slab);
+      if (Status f = detail::canary_of(dev).guard(start, bytes, payload); !f) return f;
     }
   }
   return {};

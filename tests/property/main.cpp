@@ -41,8 +41,11 @@ struct Planted {
 /// The last number of a setup says which devices.
 std::optional<Failure> run(const Script& s, const Planted& plant = {}, Did* did = nullptr) {
   if (s.machine == "late") return run_on<property::LateMachine>(s, plant.late, did);
-  if (s.machine == "round") return run_on<property::RoundMachine>(s, plant.round, did);
   const bool late = !s.setup.empty() && s.setup.back() % 2 == 1;
+  if (s.machine == "round") {
+    return late ? run_on<property::RoundMachine<property::Guarded>>(s, plant.round, did)
+                : run_on<property::RoundMachine<property::Plain>>(s, plant.round, did);
+  }
   if (s.machine == "draft") {
     return late ? run_on<property::DraftMachine<property::Late>>(s, plant.draft, did)
                 : run_on<property::DraftMachine<property::Plain>>(s, plant.draft, did);

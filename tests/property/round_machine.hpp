@@ -10,6 +10,7 @@
 #include <optional>
 #include <property/cache_machine.hpp>
 #include <property/script.hpp>
+#include <property/stacks.hpp>
 #include <string>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -68,8 +69,8 @@ class StraightRun {
 ///
 /// The rules (R3, R7, C8): a round that did not commit is as if it had never begun. A call that failed has changed
 /// nothing or has tainted; after a rollback to a valid snapshot, or a reset, every byte is right again.
+template <class Dev>
 class RoundMachine {
-  using Dev = memra_test::TestDev;
   using Cache = memra::Cache<Dev>;
   using Round = memra::Round<Dev>;
   using Strategy = memra::Strategy;
@@ -88,7 +89,12 @@ class RoundMachine {
             return r != nullptr && r->rule == memra::ScanRule::mamba1;
           });
         });
-    cache_.emplace(memra::check(d_.create(all[at(setup, 4) % all.size()], m_.config(), short_ctx, options)));
+    for (Dev& d : d_.dev) d.share(d_.dev[0].plan());  // the n-th call of them all fails
+    const auto& where = all[at(setup, 4) % all.size()];
+    std::vector<Dev*> devs;
+    for (const std::size_t d : where.devices) devs.push_back(&d_.dev[d]);
+    cache_.emplace(memra::check(Cache::create_ppn(devs, where.fence, m_.config(), short_ctx, options)));
+    guard<Dev>(*cache_);
   }
 
   void apply(const Op& op) {
@@ -118,8 +124,7 @@ class RoundMachine {
         look_ = true;
         break;
     }
-    const bool fired = op.fault != 0 && d_.fired();
-    d_.arm(0);
+    const bool fired = d_.disarm();
     faults += fired ? 1 : 0;
     // Giving a round up has no Status when a destructor does it: then the taint says so.
     expect(!failed_ || fired, "a call failed without a fault");
@@ -135,7 +140,9 @@ class RoundMachine {
   void finish() {
     compare();
     for (Held& h : held_) h = {};
+    d_.expect_guards_whole();
     cache_.reset();
+    d_.expect_guards_whole();
     expect(d_.live() == 0, "memory was left when everything was gone");
   }
 
@@ -164,9 +171,11 @@ class RoundMachine {
   }
 
   void arm(unsigned fault) {
-    if (fault == 0) return d_.arm(0);
-    memra::Fault f = memra_test::torn(1 + fault % 40);
+    if (fault == 0) return;
+    memra::Fault f;
+    f.nth = 1 + fault % 40;
     f.forever = fault / 40 % 3 == 2;
+    f.torn = !guarded<Dev>;
     d_.dev[0].arm(f);
   }
   bool good(const memra::Status& s) {
@@ -364,7 +373,7 @@ class RoundMachine {
   RoundPlant plant_;
   memra_test::OpModel m_;
   StraightRun straight_;
-  memra_test::Devices d_;
+  Devices<Dev> d_;
   std::optional<Cache> cache_;
   bool stash_ = true;
   std::array<Held, 2> held_;

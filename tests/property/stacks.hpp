@@ -20,10 +20,15 @@ namespace property {
 using Plain = memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra::HostDev>>>;
 using Late = memra::FaultDev<memra::CountingDev<memra::OrderedDev<memra::PoisonDev<memra::CanaryDev<memra::HostDev>>>>>;
 
+/// For models that hand host memory to kernels: nothing is late.
+using Guarded = memra::FaultDev<memra::CountingDev<memra::PoisonDev<memra::CanaryDev<memra::HostDev>>>>;
+
 template <class Dev>
 constexpr bool guarded = false;
 template <>
 inline constexpr bool guarded<Late> = true;
+template <>
+inline constexpr bool guarded<Guarded> = true;
 
 /// Three devices, and which of their calls fails.
 template <class Dev>

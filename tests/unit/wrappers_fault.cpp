@@ -134,6 +134,12 @@ TEST_CASE("FaultDev tears a call: it fails and has done its first half", "[wrapp
     REQUIRE_FALSE(dev.store_i32(reinterpret_cast<std::int32_t*>(a.data()), all, 2).ok());
     REQUIRE(ones() == (torn ? 4U : 0U));
     memra::check(dev.inner().fill(a.data(), std::byte{0}, 8));
+    const auto* from = reinterpret_cast<const std::byte*>(all);
+    const memra::CopyItem items[2] = {{a.data(), from, 4}, {a.data() + 4, from, 4}};
+    dev.arm(f);
+    REQUIRE_FALSE(dev.copy_batch(items, 2).ok());
+    REQUIRE(ones() == (torn ? 4U : 0U));  // the first of two
+    memra::check(dev.inner().fill(a.data(), std::byte{0}, 8));
   }
 }
 

@@ -143,13 +143,16 @@ class WrapDev : public ForwardKernels<Dev> {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < n; ++i) bytes += items[i].bytes;
     if (bytes == 0) return dev_.copy_batch(items, n);
-    return call({DevOp::copy_batch, to_string(DevOp::copy_batch), bytes, nullptr}, [&]() -> Status {
-      if (Status s = dev_.copy_batch(items, n); !s) return s;
-      for (std::size_t i = 0; i < n; ++i) {
-        if (Status s = policy().wrote(dev_, items[i].dst, items[i].bytes); !s) return s;
-      }
-      return {};
-    });
+    const DevCall c{DevOp::copy_batch, to_string(DevOp::copy_batch), bytes, nullptr};
+    if (Status s = policy().before(c); !s) {
+      if (policy().torn()) static_cast<void>(dev_.copy_batch(items, n / 2).ok());
+      return s;
+    }
+    if (Status s = dev_.copy_batch(items, n); !s) return s;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (Status s = policy().wrote(dev_, items[i].dst, items[i].bytes); !s) return s;
+    }
+    return policy().after(dev_, c);
   }
   Status copy_peer(std::byte* dst, WrapDev& from, const std::byte* src,
                    std::size_t n) noexcept requires PeerCopyDev<Dev> {
