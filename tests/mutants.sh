@@ -19,7 +19,7 @@ only=$(for words in "$@"; do echo "$words"; done)
 program() {
   case $1 in
     *:*) source=$root/tests/unit/${1%%:*}.cpp main=$work/main.o flags=-O0 ;;
-    *) source=$root/tests/property/main.cpp main= flags=-O1 ;;
+    *) source=$root/tests/property/main.cpp main= flags="-O0 -DMEMRA_ONLY_MACHINE=\"$1\"" ;;
   esac
   # shellcheck disable=SC2086
   $cxx -std=c++20 $flags -w -I"$2" -I"$root/tests" "-DMEMRA_TEST_FIXTURES=\"$root/tests/fixtures\"" "$source" $main \
@@ -29,7 +29,7 @@ program() {
 passes() {
   case $1 in
     *:*) timeout 300 "$2" "*${1#*:}*" >"$work/out" 2>&1 && ! grep -q 'No test' "$work/out" ;;
-    *) timeout 120 "$2" "$1" --ops 50000 >"$work/out" 2>&1 ;;
+    *) timeout 300 "$2" "$1" --ops 20000 >"$work/out" 2>&1 ;;
   esac
 }
 # sound TEST: whether it passes without a bug: one that fails anyway would notice everything. Each is run once, and
@@ -40,7 +40,7 @@ sound() {
   : >"$seen"
   case $1 in
     *:*) whole=$work/whole.${1%%:*} ;;
-    *) whole=$work/whole ;;
+    *) whole=$work/whole.$1 ;;
   esac
   [ -e "$whole" ] || program "$1" "$root/include" "$whole" || return 1
   passes "$1" "$whole"
