@@ -103,7 +103,7 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
       queue_->run_until(queue_->queued);  // frees are waiting there
       made = dev_.alloc(n);
     }
-    if (!made) return made.status();
+    if (!made) return waited(made.status());
     Buffer b;
     b.queue_ = queue_;
     b.data_ = made->data();
@@ -154,11 +154,11 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
   Status download(std::byte* host, const std::byte* src, std::size_t n) noexcept {
     if (n == 0) return {};
     if (Status s = finish("download", n); !s) return s;
-    return dev_.download(host, src, n);
+    return waited(dev_.download(host, src, n));
   }
   Status synchronize() noexcept {
     if (Status s = finish("synchronize", 0); !s) return s;
-    return dev_.synchronize();
+    return waited(dev_.synchronize());
   }
 
   Status publish(Event& e) noexcept {
@@ -245,9 +245,12 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
   Status finish(const char* call, std::size_t bytes) noexcept {
     if (Status s = queue_->report(call, bytes); !s) return s;
     queue_->run_until(queue_->queued);
-    if (Status s = queue_->report(call, bytes); !s) return s;
-    queue_->end_batch(false);
-    return {};
+    return queue_->report(call, bytes);
+  }
+  /// What the wrapped device said when it was waited for: it may have a queue itself.
+  Status waited(const Status& s) noexcept {
+    if (s.ok() || s.asynchronous()) queue_->end_batch(!s.ok());
+    return s;
   }
 
   Dev dev_;

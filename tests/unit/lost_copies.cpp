@@ -96,6 +96,10 @@ TEST_CASE("S5 a snapshot whose copy failed later says that it is lost; one that 
     Wrapped dev;
     snapshots(dev, dev.inner().inner().inner());
   }
+  {
+    memra::OrderedDev<Late> dev;  // a queue on a queue
+    snapshots(dev, dev.inner().inner());
+  }
   Late dev;
   memra::AnyDev any(dev);
   snapshots(any, dev.inner());
