@@ -301,7 +301,7 @@ mutant late 'a lost snapshot is taken' snapshot.hpp 'if (record_->work.failed())
 mutant late 'a lost snapshot says that it is valid' snapshot.hpp '&& !record_->work.failed();' ';'
 mutant late 'a snapshot does not know what it was queued with' detail/lineage.hpp 'work.add(*d.dev);' ';'
 mutant late 'a lost prefix is taken' detail/prefix_io.hpp 'if (prefix.work_.failed()) {' 'if (false) {'
-mutant late 'what began behind a failure is believed' detail/late_queue.hpp 'end_batch(true);  // begun' '// begun'
+mutant lost_copies:S5 'what began behind a failure is believed' detail/late_queue.hpp 'end_batch(true);  // begun' '// begun'
 mutant late 'work that was waited for is lost, too' ordered_dev.hpp 'if (s.ok() || s.asynchronous()) queue_' 'if (s.asynchronous()) queue_'
 mutant lost_copies:S5 'a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
 mutant lost_copies:S5 'a lost prefix is sent' detail/handover_io.hpp 'if (prefix.work_.failed())' 'if (false)'

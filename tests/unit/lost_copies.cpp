@@ -122,6 +122,21 @@ TEST_CASE("S5 a snapshot is lost with work that was queued before it on any of i
   REQUIRE(early.valid());
   memra::check(c.rollback(early, 0));
   REQUIRE(image(c) == straight(cfg, stream(3)));
+
+  // The same when the rows have failed before the snapshot, and nobody was told.
+  arm(b.inner(), 1, memra::DevOp::upload);
+  memra::check(memra_test::feed(c, stream(2, 2)));
+  Late other;
+  Late::Event here;
+  memra::check(b.publish(here));
+  memra::check(other.wait(here));
+  memra::check(other.synchronize());
+  REQUIRE(b.inner().fired() == 1);
+  const auto blind = memra::check(c.snapshot());
+  fail_now(b, b.inner());
+  REQUIRE_FALSE(blind.valid());
+  memra::check(c.rollback(early, 0));
+  REQUIRE(image(c) == straight(cfg, stream(3)));
 }
 
 TEST_CASE("S5 a prefix whose copies failed later becomes no cache, and is not sent", "[wrappers]") {
