@@ -16,6 +16,7 @@
 #include <support/tape.hpp>
 #include <utility>
 
+namespace lost_copies_cpp {
 namespace {
 
 using memra::ErrorKind;
@@ -186,3 +187,4 @@ TEST_CASE("S5 a tail whose copies failed later becomes no draft cache, and is no
 }
 
 }  // namespace
+}  // namespace lost_copies_cpp
