@@ -66,6 +66,9 @@ mutant() {
     survivor "NOT PLANTED: $1: $2"
     return 0
   fi
+  case $1 in *:*)
+    grep -qiF -e "${1#*:}" "$root/tests/unit/${1%%:*}.cpp" || survivor "NO TEST: $1" ;;
+  esac
   [ -z "$plant" ] || return 0
   rm -rf "$work/include"
   cp -r "$root/include" "$work/include"
@@ -170,9 +173,9 @@ mutant 'cases:B65 B66 B68 B71' 'a row sees one key less than its window' detail/
 mutant 'cases:B65 B66 B68 B71' 'all rows of a step land on one position' detail/host_rows.hpp \
   'static_cast<std::size_t>(*kv.at.pos_d) + item.x;' 'static_cast<std::size_t>(*kv.at.pos_d) + 0 * item.x;'
 mutant 'cases:B65 B66 B68 B71' 'the view of a sliding layer says no window' step.hpp 'r.window = c->spec.window;' 'r.window = 0;'
-mutant cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
+mutant kinds_cases:B73 'a donor is read at the position after the step' $core 'step_rows, step_bound, plan.max_ctx' \
   'step_rows, step_bound + step_rows, plan.max_ctx'
-mutant cases:B74 'a layer without state gets a plane' $core 'if (il >= layers.size()) return nullptr;' \
+mutant kinds_cases:B74 'a layer without state gets a plane' $core 'if (il >= layers.size()) return nullptr;' \
   'if (il >= layers.size()) return nullptr; while (layers[il].empty() && il != 0) --il;'
 mutant cases:B76 'V is K' detail/build_core.hpp '(p.kind == PlaneKind::k ? c.k : c.v) = {at, p.shape, 0, p.ring};' \
   'c.k = {at, p.shape, 0, p.ring}, c.v = {at, p.shape, 0, p.ring};'

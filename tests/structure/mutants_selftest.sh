@@ -11,10 +11,13 @@ cxx=$2
 says() { grep -qF "$1" "$dir/out" || { echo "does not say \"$1\": $(cat "$dir/out")"; exit 1; }; }
 refuses() { ! run "$@" || { echo "passes: $*"; exit 1; }; }
 
+cp "$1"/tests/unit/*.cpp "$dir/tests/unit"
 run --plant || { cat "$dir/out"; exit 1; }
 refuses --plant 'no bug has these words'
 says 'no bug has any of these words'
 : >"$dir/tests/unit/cases.cpp"
+refuses --plant cases:B54
+says 'NO TEST: cases:B54'
 echo 'int main() { return 0; }' >"$dir/tests/support/main.cpp"
 refuses cases:B54
 says 'NOT NOTICED: cases:B54'
@@ -22,7 +25,7 @@ echo 'int main() { return 1; }' >"$dir/tests/support/main.cpp"
 refuses cases:B54
 says 'FAILS WITHOUT A BUG: cases:B54'
 echo 'int main() { return 0; }' >"$dir/tests/support/main.cpp"
-echo '#include <memra/plan.hpp>' >"$dir/tests/unit/cases.cpp"
+printf '// B54\n#include <memra/plan.hpp>\n' >"$dir/tests/unit/cases.cpp"
 sed 's|{a.v_format, a.v_layout|{a.v_format  , a.v_layout|' "$1/include/memra/plan.hpp" >"$dir/include/memra/plan.hpp"
 refuses --plant cases:B54
 says 'NOT PLANTED: cases:B54'

@@ -158,6 +158,10 @@ TEST_CASE("B73 B74 a layer that borrows owns nothing, and every accessor resolve
   REQUIRE(feed(c, stream(3, 7)).ok());
   REQUIRE(memra::check(c.rollback(snap, 1)).pos == 10);
   REQUIRE(c.kv(5)->len == 10);
+  // A layer of nothing behind one of both kinds shows neither.
+  const Cache none = memra::check(Cache::create(dev, memra_test::hybrid_model(), 8));
+  REQUIRE((none.recur(2) && none.kv(2)));
+  REQUIRE((!none.recur(3) && !none.kv(3)));
 }
 
 TEST_CASE("B77 B96 rings are sized layer by layer and stop growing at their window", "[cases]") {
