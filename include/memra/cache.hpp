@@ -244,7 +244,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   }
 
   /// Position 0, conv and ssm zero, parked logits gone, an armed tap sink re-armed at 0. A device failure taints; it
-  /// may be repeated.
+  /// may be repeated, and may have forgotten rows that only the device knew to be committed (Round::commit_d).
   Status reset() noexcept {
     if (!core_) return moved_from("reset");
     Core& c = *core_;
