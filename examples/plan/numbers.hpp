@@ -50,8 +50,9 @@ inline constexpr std::array<Unit, 9> units = {{{"TiB", 1099511627776.0},
                                                {"kB", 1e3},
                                                {"B", 1.0}}};
 
-/// "24GiB", "1.5 TiB", "80000000000" -> bytes, rounded down.
+/// "24GiB", "1.5 TiB", "80000000000" -> bytes, rounded down. Without a unit it is a whole number of them, exactly.
 inline std::size_t memory_size(const char* flag, const std::string& text) {
+  constexpr std::size_t most = 9'000'000'000'000'000'000;
   const char* const first = text.data();
   const char* const last = first + text.size();
   double n = 0;
@@ -63,10 +64,12 @@ inline std::size_t memory_size(const char* flag, const std::string& text) {
     if (rest == u.name) scale = u.bytes;
   }
   const double bytes = n * scale;
-  if (error != std::errc() || !(bytes >= 1.0) || !(bytes < 9e18)) {
+  std::size_t exact = 0;
+  const bool whole = std::from_chars(first, last, exact).ptr == end;
+  if (error != std::errc() || !(bytes >= 1.0) || !(bytes < static_cast<double>(most)) || (scale == 1.0 && !whole)) {
     refuse(std::string(flag) + " is " + in_quotes(text) + "; expected a size such as 24GiB, 1.5TiB or 80GB");
   }
-  return static_cast<std::size_t>(bytes);
+  return scale == 1.0 ? exact : static_cast<std::size_t>(bytes);
 }
 
 /// 1234567 -> "1,234,567".

@@ -73,6 +73,14 @@ inline tiny::MappedFile open_file(const std::string& path) {
   return *std::move(file);
 }
 
+/// Whether both names are there and mean one file.
+inline bool same_file(const std::string& a, const std::string& b) {
+  struct stat one {};
+  struct stat other {};
+  return ::stat(a.c_str(), &one) == 0 && ::stat(b.c_str(), &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
+}
+
 inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -210,6 +218,12 @@ inline Request read_request(const Flags& f) {
   if (f.draft_ring && f.draft.empty()) refuse("--draft-ring was given without --draft; expected the drafter, too");
   if (!f.draft.empty()) r.draft = load_draft(f.draft);
   if (r.draft) r.draft->ring = f.draft_ring;
+  if (!f.svg.empty()) {  // a picture must not take the place of what it shows
+    if (same_file(f.svg, f.model) || same_file(f.svg, f.model + "/config.json")) {
+      refuse("--svg names the model; expected another file");
+    }
+    if (!f.draft.empty() && same_file(f.svg, f.draft)) refuse("--svg names the drafter; expected another file");
+  }
   place(f, r);
   return r;
 }

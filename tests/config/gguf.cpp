@@ -239,6 +239,27 @@ TEST_CASE("numbers of every type, of version 2, and those that are none") {
        "key general.architecture is missing or no string; expected the name of a family");
 }
 
+TEST_CASE("an array is a number only if it has one for every layer") {
+  const auto model = [](std::size_t taps, const char* key, const Numbers& numbers) {
+    Writer w = begin("lfm2", 4, 32);
+    w.u("lfm2.embedding_length", 2048).list("lfm2.attention.head_count_kv", gguf::u32, 4, {0, 8, 0, 8});
+    if (taps != 0) w.list("lfm2.shortconv.l_cache", gguf::u32, 4, Numbers(taps, 3));
+    if (key != nullptr) w.list(key, gguf::u32, 4, numbers);
+    return refused(w.file());
+  };
+  REQUIRE(model(4, nullptr, {}).empty());
+  says(model(3, nullptr, {}), "key lfm2.shortconv.l_cache is an array of 3 u32; expected a whole number from 1 to " +
+                                  std::to_string(memra::config::most_taps));
+  says(model(4, "lfm2.context_length", {8, 8, 8}),
+       "key lfm2.context_length is an array of 3 u32; expected a whole number from 0 to 2147483648");
+  // How many layers there are is said once.
+  Writer layers;
+  layers.string("general.architecture", "llama").list("llama.block_count", gguf::u32, 4, {2, 2});
+  says(refused(layers.file()), "key llama.block_count is an array of 2 u32; expected a whole number from 1 to 4096");
+  says(model(4, "lfm2.nextn_predict_layers", {1, 1, 1, 1}),
+       "key lfm2.nextn_predict_layers is an array of 4 u32; expected a whole number from 0 to 4096");
+}
+
 TEST_CASE("keys that contradict each other or are not understood") {
   const auto lfm = [](const Numbers& heads) {
     Writer w = begin("lfm2", 4, 32);

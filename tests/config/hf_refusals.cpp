@@ -233,6 +233,78 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
        "field block_configs[0].attention is missing; expected an object");
 }
 
+TEST_CASE("one thing said under two names: both must say the same") {
+  const json jamba = json::parse(R"({"model_type":"jamba","hidden_size":256,"num_hidden_layers":2,
+    "num_attention_heads":4,"num_key_value_heads":4,"layers_block_type":["mamba","attention"]})");
+  REQUIRE(with(jamba, "layer_types", R"(["mamba","attention"])").empty());
+  says(with(jamba, "layer_types", R"(["attention","mamba"])"),
+       "field layer_types and layers_block_type name different layers; expected them to agree");
+  const json granite = json::parse(R"({"model_type":"granitemoehybrid","hidden_size":256,"num_hidden_layers":2,
+    "num_attention_heads":4,"layer_types":["attention","attention"]})");
+  REQUIRE(with(granite, "layers_block_type", R"(["attention","attention"])").empty());
+  says(with(granite, "layers_block_type", R"(["attention","mamba"])"),
+       "field layers_block_type and layer_types name different layers; expected them to agree");
+  json bamba = granite;
+  bamba["layers_block_type"] = bamba["layer_types"];
+  bamba.erase("layer_types");
+  says(with(bamba, "attn_layer_indices", "[0]"),
+       "field attn_layer_indices and layers_block_type name different layers; expected them to agree");
+  json nemotron = json::parse(R"({"model_type":"nemotron_h","num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":4,"num_nextn_predict_layers":1,"layers_block_type":["mlp","attention"],
+    "mtp_layers_block_type":["attention","moe"]})");
+  REQUIRE(with(nemotron, "layer_types", R"(["moe","attention"])").empty());
+  says(with(nemotron, "layer_types", R"(["attention","moe"])"),
+       "field layer_types and layers_block_type name different layers; expected them to agree");
+  REQUIRE(with(nemotron, "mtp_hybrid_override_pattern", R"("*E")").empty());
+  says(with(nemotron, "mtp_hybrid_override_pattern", R"("**")"),
+       "field mtp_hybrid_override_pattern and mtp_layers_block_type name different layers; expected them to agree");
+  const json lfm = json::parse(R"({"model_type":"lfm2","hidden_size":256,"num_hidden_layers":2,
+    "num_attention_heads":4,"num_key_value_heads":4,"full_attn_idxs":[0]})");
+  REQUIRE(with(lfm, "full_attention_idxs", "[0]").empty());
+  says(with(lfm, "full_attention_idxs", "[1]"),
+       "field full_attention_idxs and full_attn_idxs name different layers; expected them to agree");
+  const json glm = json::parse(R"({"model_type":"glm_moe_dsa","num_hidden_layers":3,"num_attention_heads":4,
+    "kv_lora_rank":64,"qk_rope_head_dim":64,"index_head_dim":64,"indexer_types":["full","full","shared"]})");
+  REQUIRE(with(glm, "index_topk_pattern", R"("FFS")").empty());
+  says(with(glm, "index_topk_pattern", R"("FSS")"),
+       "field index_topk_pattern and indexer_types name different layers; expected them to agree");
+  REQUIRE(with(kimi(), "linear_head_dim", "64").empty());
+  says(with(kimi(), "linear_head_dim", "32"),
+       "field linear_head_dim is 32 and linear_attn_config.head_dim is 64; expected one value");
+  says(with(kimi(), "linear_num_heads", "2"),
+       "field linear_num_heads is 2 and linear_attn_config.num_heads is 4; expected one value");
+  const json m2 = json::parse(R"({"model_type":"minimax_m2","num_hidden_layers":1,"num_attention_heads":8,
+    "num_mtp_modules":3})");
+  REQUIRE(memra::check(memra::config::parse_hf_config(R"({"model_type":"minimax_m2","num_hidden_layers":1,
+    "num_attention_heads":8,"num_mtp_modules":3,"num_nextn_predict_layers":3})"))
+              .state.n_mtp == 3);
+  says(with(m2, "num_nextn_predict_layers", "1"),
+       "field num_mtp_modules says that 3 blocks are past the trunk and num_nextn_predict_layers, or another name of "
+       "it, 1; expected one value");
+  const json v4 = json::parse(R"({"model_type":"deepseek_v4","num_hidden_layers":1,"num_attention_heads":4,
+    "compress_ratios":[128],"compress_rates":{"heavily_compressed_attention":64}})");
+  REQUIRE(with(v4, "compress_rate_hca", "64").empty());
+  says(with(v4, "compress_rate_hca", "128"),
+       "field compress_rates.heavily_compressed_attention is 64 and compress_rate_hca is 128; expected one value");
+}
+
+TEST_CASE("a model inside another one: what stands beside it is not read over") {
+  const std::string llama = R"({"model_type":"llama","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4)";
+  const auto beside = [&](const std::string& outer, const std::string& inner = "") {
+    return refusal(R"({"model_type":"sees",)" + outer + R"("text_config":)" + llama + inner + "}}");
+  };
+  REQUIRE(beside("").empty());
+  REQUIRE(beside(R"("num_hidden_layers":7,"sliding_window":null,"num_nextn_predict_layers":0,)").empty());
+  REQUIRE(beside(R"("num_nextn_predict_layers":1,)", R"(,"num_nextn_predict_layers":1)").empty());
+  says(beside(R"("num_nextn_predict_layers":1,)"),
+       "field num_nextn_predict_layers is 1 beside text_config and absent in it; expected one value");
+  says(beside(R"("num_nextn_predict_layers":1,)", R"(,"num_nextn_predict_layers":2)"),
+       "field num_nextn_predict_layers is 1 beside text_config and 2 in it; expected one value");
+  REQUIRE(beside(R"("llm_config":)" + llama + "},").empty());
+  says(beside(R"("llm_config":)" + llama + R"(,"head_dim":32},)"),
+       "fields text_config and llm_config describe different models; expected one of them");
+}
+
 TEST_CASE("sizes that a plan cannot hold are refused by the plan, not wrapped") {
   const auto m = loaded::model(R"({"model_type":"llama","num_hidden_layers":4096,"num_attention_heads":65536,
     "head_dim":65536})");

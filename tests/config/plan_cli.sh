@@ -140,6 +140,8 @@ good beyond "$qwen" --ctx $((longest + 16)) --json
 [ "$(number total_bytes)" -gt 8589934592 ] || fail "fit: more than $longest tokens fit"
 good too_much "$qwen" --ctx 262144 --devices 8GiB,1GiB
 has 'this does not fit: stage 1 takes' 'of 1.00 GiB'
+good exact "$qwen" --ctx 1000 --json --fit 9007199254740993
+has '    9007199254740993'
 good units "$qwen" --ctx 1000 --json --fit 8589934592
 equal max_ctx_that_fits "$(number max_ctx_that_fits)" "$longest"
 good devices "$qwen" --ctx 1000 --json --devices 4GiB,4.5GiB
@@ -240,9 +242,17 @@ bad stages "stages is '65'; expected a whole number from 1 to 64" "$qwen" --stag
 bad devices "devices is '80Gib'; expected a size such as 24GiB" "$qwen" --devices 80Gib,1GiB
 bad both 'stages and --devices were both given' "$qwen" --devices 80GiB --stages 2
 bad fit "fit is '-1GiB'; expected a size" "$qwen" --fit -1GiB
+bad fraction "fit is '1.5'; expected a size" "$qwen" --fit 1.5
+bad fraction_of_one "fit is '1.5B'; expected a size" "$qwen" --fit 1.5B
 bad state "state is 'q8_0'; expected f32, bf16 or f16" "$qwen" --state q8_0
 bad sequences "sequences is '0'" "$qwen" --sequences 0
 bad svg 'cannot write' "$oss" --ctx 100 --json --svg "$work/none/there.svg"
+cp "$oss" "$work/own.json"
+bad svg_model 'svg names the model; expected another file' "$work/own.json" --ctx 100 --svg "$work/./own.json"
+cmp -s "$oss" "$work/own.json" || fail "svg_model: the model is not what it was"
+cp "$fixtures/drafter.json" "$work/own_draft.json"
+bad svg_draft 'svg names the drafter; expected another file' "$oss" --ctx 100 --draft "$work/own_draft.json" \
+  --svg "$work/own_draft.json"
 bad slack "ring-slack is '8'; expected 0 or at least --rows = 16" "$oss" --ctx 100 --rows 16 --ring-slack 8
 bad memory 'verify allocates .* and this machine has' "$qwen" --ctx 2147483647 --verify
 bad flag 'frobnicate' "$qwen" --frobnicate

@@ -40,6 +40,7 @@ class GgufLayers {
     }
     if (!f_->status().ok()) return;
     n_trunk_ = n_all_ - n_mtp_;
+    f_->set_layers(n_trunk_, n_mtp_);
     if (family_->other == GgufOther::compressed) return read_gguf_compressed(*f_, *s_, n_all_, n_mtp_, *out_);
     heads_ = f_->per_layer("attention.head_count", n_trunk_, n_mtp_, 0, most_heads);
     if (!f_->status().ok()) return;

@@ -26,6 +26,12 @@ class GgufFields {
   }
   std::string named(std::string_view name) const { return "key " + prefix_ + std::string(name); }
 
+  /// From here on a number may also be an array of `n` or `n + n_mtp` equal ones: one for every layer.
+  void set_layers(std::size_t n, std::size_t n_mtp) {
+    n_layers_ = n;
+    n_all_ = n + n_mtp;
+  }
+
   /// Asking counts as reading, see was_read.
   const GgufValue* find(std::string_view name) {
     if (!was_read(name)) read_.emplace_back(name);
@@ -38,7 +44,7 @@ class GgufFields {
   bool has(std::string_view name) { return find(name) != nullptr; }
   bool was_read(std::string_view name) const { return std::find(read_.begin(), read_.end(), name) != read_.end(); }
 
-  /// A whole number in [lo, hi]: a scalar, or an array that holds nothing else.
+  /// A whole number in [lo, hi]: a scalar, or the same for every layer, see set_layers.
   std::size_t size(std::string_view name, std::size_t lo, std::size_t hi, std::optional<std::size_t> fallback = {}) {
     const GgufValue* v = find(name);
     if (v == nullptr) {
@@ -46,8 +52,8 @@ class GgufFields {
       return fallback.value_or(lo);
     }
     const auto one = v->numbers.empty() ? v->numbers.end() : v->numbers.begin();
-    const bool same =
-        !v->numbers.empty() && std::all_of(one, v->numbers.end(), [&](std::int64_t n) { return n == *one; });
+    const bool same = !v->numbers.empty() && (!v->is_array || v->count == n_layers_ || v->count == n_all_) &&
+                      std::all_of(one, v->numbers.end(), [&](std::int64_t n) { return n == *one; });
     if (!same || v->type == GgufType::boolean || !in_range(*one, lo, hi)) {
       fail(named(name) + " is " + shown(*v) + "; expected a whole number from " + std::to_string(lo) + " to " +
            std::to_string(hi));
@@ -119,6 +125,8 @@ class GgufFields {
   const GgufHeader* header_;
   std::string prefix_;
   std::vector<std::string> read_;
+  std::size_t n_layers_ = 0;  ///< 0: not known yet, and no array is a number
+  std::size_t n_all_ = 0;
   Status status_;
 };
 

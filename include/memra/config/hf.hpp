@@ -273,20 +273,37 @@ inline std::optional<HfReader> hf_reader(std::string_view type) {
   return std::nullopt;
 }
 
-/// The description of the language model: the file itself, or an object inside one of several modalities.
+/// The description of the language model: the file itself, or an object inside one of several modalities. Of two
+/// descriptions that differ neither is taken.
 inline Result<Json> hf_text_config(Json root) {
   constexpr std::array<const char*, 3> names = {"text_config", "llm_config", "language_config"};
+  const char* found = nullptr;
   for (const char* name : names) {
     if (!root.contains(name) || root[name].is_null()) continue;
     if (!root[name].is_object()) {
       return refuse("config.json",
                     std::string("field ") + name + " is " + Fields::shown(root[name]) + "; expected an object");
     }
-    Json inner = std::move(root[name]);
-    if (!inner.contains("model_type") && root.contains("model_type")) inner["model_type"] = root["model_type"];
-    return inner;
+    if (found != nullptr && root[name] != root[found]) {
+      return refuse("config.json", std::string("fields ") + found + " and " + name +
+                                       " describe different models; expected one of them");
+    }
+    if (found == nullptr) found = name;
   }
-  return root;
+  if (found == nullptr) return root;
+  Json inner = std::move(root[found]);
+  // What is said beside the object must be said in it, too: nothing else reads it.
+  const Fields beside(root, "config.json");
+  const Fields inside(inner, "config.json");
+  for (const char* name : hf_state_fields) {
+    if (!beside.says_something(name) || (inside.present(name) && inside.at(name) == beside.at(name))) continue;
+    return refuse("config.json", "field " + std::string(name) + " is " + Fields::shown(beside.at(name)) + " beside " +
+                                     found + " and " +
+                                     (inside.present(name) ? Fields::shown(inside.at(name)) : "absent") +
+                                     " in it; expected one value");
+  }
+  if (!inner.contains("model_type") && root.contains("model_type")) inner["model_type"] = root["model_type"];
+  return inner;
 }
 
 }  // namespace detail

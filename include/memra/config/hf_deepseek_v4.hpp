@@ -26,8 +26,16 @@ inline std::array<std::size_t, 2> v4_rates(Fields& f) {
     return rates;
   }
   Fields a(f.at("compress_rates"), f.what(), "compress_rates.");
-  rates = {a.size("compressed_sparse_attention", 1, most_taps / 2, rates[0]),
-           a.size("heavily_compressed_attention", 1, most_taps, rates[1])};
+  const auto rate = [&](const char* inside, const char* beside, std::size_t most, std::size_t flat) {
+    const std::size_t n = a.size(inside, 1, most, flat);
+    if (f.has(beside) && n != flat && a.status().ok()) {
+      a.fail(a.named(inside) + " is " + std::to_string(n) + " and " + beside + " is " + std::to_string(flat) +
+             "; expected one value");
+    }
+    return n;
+  };
+  rates = {rate("compressed_sparse_attention", "compress_rate_csa", most_taps / 2, rates[0]),
+           rate("heavily_compressed_attention", "compress_rate_hca", most_taps, rates[1])};
   if (!a.status().ok()) f.fail(a.status().text());
   return rates;
 }

@@ -22,30 +22,44 @@ inline AttentionSpec hf_latent(Fields& f, const Storage& s) {
   return latent_rows(n_heads, rank, rope, s.k);
 }
 
-/// Which layers run an indexer of their own; the others take the choice of the one before. Empty after a refusal.
-inline std::vector<bool> hf_indexers(Fields& f, std::size_t n_layers) {
+/// Which layers run an indexer of their own, as one list says: of full and shared, or a string of F and S. Empty after
+/// a refusal.
+inline std::vector<bool> hf_listed_indexers(Fields& f, const char* name, std::size_t n_layers) {
   std::vector<bool> own(n_layers, true);
-  const char* name = f.has("indexer_types") ? "indexer_types" : "index_topk_pattern";
-  if (f.has(name)) {
-    const Json& list = f.at(name);
-    const bool letters = list.is_string();
-    const std::string text = letters ? list.get<std::string>() : "";
-    if (letters ? text.size() != n_layers : !is_list_of(f, name, n_layers)) {
-      f.fail(f.named(name) + " has " + std::to_string(text.size()) +
-             " letters; expected num_hidden_layers = " + std::to_string(n_layers));
+  const Json& list = f.at(name);
+  const bool letters = list.is_string();
+  const std::string text = letters ? list.get<std::string>() : "";
+  if (letters ? text.size() != n_layers : !is_list_of(f, name, n_layers)) {
+    f.fail(f.named(name) + " has " + std::to_string(text.size()) +
+           " letters; expected num_hidden_layers = " + std::to_string(n_layers));
+    return {};
+  }
+  for (std::size_t il = 0; il < n_layers; ++il) {
+    const std::string one = letters ? text.substr(il, 1) : list[il].is_string() ? list[il].get<std::string>() : "";
+    if (one != (letters ? "F" : "full") && one != (letters ? "S" : "shared")) {
+      f.fail(f.named(name) + " holds " + in_quotes(one) + " at layer " + std::to_string(il) +
+             (letters ? "; expected F or S" : "; expected full or shared"));
       return {};
     }
-    for (std::size_t il = 0; il < n_layers; ++il) {
-      const std::string one = letters ? text.substr(il, 1) : list[il].is_string() ? list[il].get<std::string>() : "";
-      if (one != (letters ? "F" : "full") && one != (letters ? "S" : "shared")) {
-        f.fail(f.named(name) + " holds " + in_quotes(one) + " at layer " + std::to_string(il) +
-               (letters ? "; expected F or S" : "; expected full or shared"));
-        return {};
-      }
-      own[il] = one == "F" || one == "full";
-    }
-    return own;
+    own[il] = one == "F" || one == "full";
   }
+  return own;
+}
+
+/// Which layers run an indexer of their own; the others take the choice of the one before. Empty after a refusal.
+inline std::vector<bool> hf_indexers(Fields& f, std::size_t n_layers) {
+  const bool has_types = f.has("indexer_types");
+  const bool has_pattern = f.has("index_topk_pattern");
+  std::vector<bool> own(n_layers, true);
+  if (has_types) own = hf_listed_indexers(f, "indexer_types", n_layers);
+  if (has_pattern) {
+    const std::vector<bool> listed = hf_listed_indexers(f, "index_topk_pattern", n_layers);
+    if (has_types && listed != own) {
+      f.fail("field index_topk_pattern and indexer_types name different layers; expected them to agree");
+    }
+    own = listed;
+  }
+  if (has_types || has_pattern) return own;
   const std::size_t every = f.size("index_topk_freq", 1, most_layers, 1);
   const std::size_t offset = f.size("index_skip_topk_offset", 0, most_layers, 2);
   for (std::size_t il = 0; il < n_layers; ++il) {

@@ -13,11 +13,17 @@
 
 namespace memra::config {
 
-/// Blocks past the trunk, in MiniMax's spelling or in the others'.
+/// Blocks past the trunk, in MiniMax's spelling or in the others'; where both say some they must agree.
 inline std::size_t hf_mtp_modules(Fields& f) {
   const std::size_t n = hf_nextn(f);
   const std::size_t modules = f.size("num_mtp_modules", 0, 64, 0) * f.size("mtp_transformer_layers", 1, 64, 1);
-  return f.boolean("use_mtp", true) ? n + modules : n;
+  if (!f.boolean("use_mtp", true) || modules == 0) return n;
+  if (n != 0 && n != modules) {
+    f.fail("field num_mtp_modules says that " + std::to_string(modules) +
+           " blocks are past the trunk and num_nextn_predict_layers, or another name of it, " + std::to_string(n) +
+           "; expected one value");
+  }
+  return modules;
 }
 
 /// 01 and M1: lightning attention keeps a square matrix per query head and no convolution. The first files of M2, all

@@ -94,10 +94,20 @@ inline void read_kimi_linear(Fields& f, const Storage& s, ModelConfig& out) {
   }
   LayerSpec linear;
   if (a.status().ok() && any_of_kind(kinds, LayerKind::linear)) {
-    Fields& at = nested ? a : f;
-    const std::size_t dim = at.size(nested ? "head_dim" : "linear_head_dim", 1, most_head_dim);
-    const std::size_t heads = at.size(nested ? "num_heads" : "linear_num_heads", 1, most_heads);
-    const std::size_t taps = at.size(nested ? "short_conv_kernel_size" : "linear_conv_kernel_dim", 1, most_taps);
+    // Later files have the same three beside the list of layers; those that are in both places must agree.
+    const auto size = [&](const char* inside, const char* beside, std::size_t most) {
+      Fields& at = nested ? a : f;
+      const std::size_t n = at.size(nested ? inside : beside, 1, most);
+      const std::size_t other = f.size(beside, 1, most, n);
+      if (a.status().ok() && other != n) {
+        f.fail("field " + std::string(beside) + " is " + std::to_string(other) + " and linear_attn_config." + inside +
+               " is " + std::to_string(n) + "; expected one value");
+      }
+      return n;
+    };
+    const std::size_t dim = size("head_dim", "linear_head_dim", most_head_dim);
+    const std::size_t heads = size("num_heads", "linear_num_heads", most_heads);
+    const std::size_t taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", most_taps);
     linear = recurrent(stored(s, kda(heads, dim, dim, taps)));
   }
   if (!a.status().ok()) return f.fail(a.status().text());
@@ -111,14 +121,11 @@ inline void read_jamba(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t inner = f.size("mamba_expand", 1, 64, 2) * f.size("hidden_size", 1, most_dim);
   const std::size_t d_state = f.size("mamba_d_state", 1, most_head_dim, 16);
   const std::size_t d_conv = f.size("mamba_d_conv", 1, most_taps, 4);
-  f.knows({"layers_block_type", "layer_types"});
   const std::size_t period = f.size("attn_layer_period", 1, most_layers, 8);
   const std::size_t offset = f.size("attn_layer_offset", 0, most_layers, 4);
-  std::vector<LayerKind> kinds;
-  if (f.has("layers_block_type") || f.has("layer_types")) {
-    kinds = named_kinds(f, f.has("layers_block_type") ? "layers_block_type" : "layer_types", h.n_layers,
-                        {LayerKind::full, LayerKind::linear});
-  } else {
+  std::vector<LayerKind> kinds =
+      named_kinds(f, {"layers_block_type", "layer_types"}, h.n_layers, {LayerKind::full, LayerKind::linear});
+  if (kinds.empty()) {
     if (offset >= period) {
       f.fail("field attn_layer_offset is " + std::to_string(offset) +
              "; expected less than attn_layer_period = " + std::to_string(period));
@@ -151,15 +158,13 @@ inline RecurrentSpec hf_mamba2(Fields& f, std::size_t inner) {
 /// @param kv_heads  as in hf_heads
 inline void read_granite_hybrid(Fields& f, const Storage& s, std::optional<std::size_t> kv_heads, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0, kv_heads);
-  f.knows({"layer_types", "layers_block_type", "attn_layer_indices", "mamba_d_state"});
-  std::vector<LayerKind> kinds;
-  if (f.has("layer_types") || f.has("layers_block_type")) {
-    kinds = named_kinds(f, f.has("layer_types") ? "layer_types" : "layers_block_type", h.n_layers,
-                        {LayerKind::full, LayerKind::linear});
-  }
+  f.knows({"mamba_d_state"});
+  std::vector<LayerKind> kinds =
+      named_kinds(f, {"layer_types", "layers_block_type"}, h.n_layers, {LayerKind::full, LayerKind::linear});
   if (f.has("attn_layer_indices")) {
     const auto listed = listed_kinds(f, "attn_layer_indices", h.n_layers, 0, LayerKind::full, LayerKind::linear);
-    if (!kinds.empty()) must_agree(f, "attn_layer_indices", listed, "layer_types", kinds);
+    const char* other = f.has("layer_types") ? "layer_types" : "layers_block_type";
+    if (!kinds.empty()) must_agree(f, "attn_layer_indices", listed, other, kinds);
     kinds = listed;
   } else if (kinds.empty()) {
     f.fail("field layer_types is missing; expected attention or mamba for every layer");
@@ -174,9 +179,7 @@ inline void read_falcon_h1(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0, 8);
   // Absent is not null: the family's default is a width of its own.
   const std::size_t inner = f.size("mamba_d_ssm", 1, most_dim, f.is_null("mamba_d_ssm") ? 0 : 1024);
-  for (const char* name : {"layer_types", "layers_block_type"}) {
-    if (f.has(name)) named_kinds(f, name, h.n_layers, {LayerKind::both});
-  }
+  named_kinds(f, {"layer_types", "layers_block_type"}, h.n_layers, {LayerKind::both});
   LayerSpec both = hf_full(s, h);
   both.states.emplace_back(stored(s, hf_mamba2(f, inner)));
   out.layers.assign(h.n_layers, both);
@@ -185,13 +188,12 @@ inline void read_falcon_h1(Fields& f, const Storage& s, ModelConfig& out) {
 /// Nemotron-H and 3: a letter or a name per block, of which MLPs and experts keep nothing.
 inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t stated = f.size("num_hidden_layers", 1, most_layers, 0);
-  f.knows({"hybrid_override_pattern", "layers_block_type", "layer_types", "mtp_hybrid_override_pattern",
-           "mamba_num_heads", "ssm_state_size", "mamba_d_state"});
+  f.knows({"mtp_hybrid_override_pattern", "mamba_num_heads", "ssm_state_size", "mamba_d_state"});
   std::vector<LayerKind> kinds;
   const auto allowed = {LayerKind::full, LayerKind::linear, LayerKind::none};
   if (f.has("layers_block_type") || f.has("layer_types")) {
     const char* name = f.has("layers_block_type") ? "layers_block_type" : "layer_types";
-    kinds = stated != 0 ? named_kinds(f, name, stated, allowed) : counted_kinds(f, name, allowed);
+    kinds = named_kinds(f, {"layers_block_type", "layer_types"}, stated, allowed);
     if (f.has("hybrid_override_pattern") && !kinds.empty()) {
       must_agree(f, "hybrid_override_pattern", pattern_kinds(f, "hybrid_override_pattern", kinds.size(), allowed), name,
                  kinds);
@@ -218,10 +220,12 @@ inline void read_nemotron_h(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t n_mtp = hf_nextn(f);
   if (n_mtp == 0 || !f.status().ok()) return;
   std::vector<LayerKind> blocks = {LayerKind::full, LayerKind::none};
+  const bool has_list = f.has("mtp_layers_block_type");
+  if (has_list) blocks = counted_kinds(f, "mtp_layers_block_type", {LayerKind::full, LayerKind::none});
   if (f.has("mtp_hybrid_override_pattern")) {
-    blocks = pattern_kinds(f, "mtp_hybrid_override_pattern", 0, {LayerKind::full, LayerKind::none});
-  } else if (f.has("mtp_layers_block_type")) {
-    blocks = counted_kinds(f, "mtp_layers_block_type", {LayerKind::full, LayerKind::none});
+    const auto listed = pattern_kinds(f, "mtp_hybrid_override_pattern", 0, {LayerKind::full, LayerKind::none});
+    if (has_list) must_agree(f, "mtp_hybrid_override_pattern", listed, "mtp_layers_block_type", blocks);
+    blocks = listed;
   }
   for (std::size_t i = 0; i < n_mtp; ++i) {
     for (const LayerKind kind : blocks) add_mtp(out, 1, kind == LayerKind::full ? full : no_state());
@@ -233,12 +237,13 @@ inline void read_lfm2(Fields& f, const Storage& s, ModelConfig& out) {
   const HfHeads h = hf_heads(f, 0, 8);
   const std::size_t hidden = f.size({"hidden_size", "conv_dim"}, 1, most_dim);
   const std::size_t taps = f.size("conv_L_cache", 1, most_taps, 3);
-  std::vector<LayerKind> kinds;
-  if (f.has("layer_types")) kinds = named_kinds(f, "layer_types", h.n_layers, {LayerKind::full, LayerKind::conv});
+  std::vector<LayerKind> kinds = named_kinds(f, {"layer_types"}, h.n_layers, {LayerKind::full, LayerKind::conv});
+  const char* other = "layer_types";
   for (const char* name : {"full_attn_idxs", "full_attention_idxs"}) {
     if (!f.has(name)) continue;
     const auto listed = listed_kinds(f, name, h.n_layers, 0, LayerKind::full, LayerKind::conv);
-    if (!kinds.empty()) must_agree(f, name, listed, "layer_types", kinds);
+    if (!kinds.empty()) must_agree(f, name, listed, other, kinds);
+    other = name;
     kinds = listed;
   }
   if (kinds.empty()) {

@@ -196,6 +196,22 @@ inline void must_agree(Fields& f, const char* name, const std::vector<LayerKind>
   }
 }
 
+/// Lists of names under any of several fields; those that are there must agree. `n` 0: the list itself says how many
+/// layers there are. Empty if there is none, and after a refusal.
+inline std::vector<LayerKind> named_kinds(Fields& f, std::initializer_list<const char*> names, std::size_t n,
+                                          std::initializer_list<LayerKind> allowed) {
+  std::vector<LayerKind> kinds;
+  const char* found = nullptr;
+  for (const char* name : names) {
+    if (!f.has(name)) continue;
+    const std::vector<LayerKind> listed = n != 0 ? named_kinds(f, name, n, allowed) : counted_kinds(f, name, allowed);
+    if (found != nullptr) must_agree(f, name, listed, found, kinds);
+    found = name;
+    kinds = listed;
+  }
+  return kinds;
+}
+
 /// Layers counted from `base` are `listed`, the others `others`; see listed_layers.
 inline std::vector<LayerKind> listed_kinds(Fields& f, const char* name, std::size_t n, std::size_t base,
                                            LayerKind listed, LayerKind others) {
