@@ -330,5 +330,22 @@ TEST_CASE("a drafter's config, in both spellings") {
   const auto bad = parse_draft_config(R"({"num_hidden_layers":1,"num_attention_heads":4,"head_dim":64})");
   REQUIRE_FALSE(bad.ok());
   says(bad.status().text(), "field block_size is missing; expected a whole number");
+  // As everywhere: heads that divide, a window where a list wants one, nothing that is not understood.
+  const json draft = json::parse(R"({"num_hidden_layers":1,"num_attention_heads":4,"head_dim":64,"block_size":4})");
+  const auto drafts = [&](const char* field, const std::string& value) {
+    json one = draft;
+    one[field] = json::parse(value);
+    const auto r = parse_draft_config(one.dump());
+    return r ? std::string() : r.status().text();
+  };
+  REQUIRE(drafts("num_key_value_heads", "2").empty());
+  says(drafts("num_key_value_heads", "3"),
+       "field num_attention_heads is 4; expected a multiple of num_key_value_heads = 3");
+  REQUIRE(drafts("layer_types", R"(["full_attention"])").empty());
+  says(drafts("layer_types", R"(["sliding_attention"])"),
+       "field layer_types names sliding layers, but sliding_window is absent, null or switched off; expected a window");
+  REQUIRE(drafts("kv_lora_rank", "null").empty());
+  says(drafts("kv_lora_rank", "512"),
+       "field kv_lora_rank is 512, which drafters are not known to use; expected it to be absent");
 }
 }  // namespace hf_refusals_cpp

@@ -11,6 +11,7 @@
 #include <memra/config/hf_latent.hpp>
 #include <memra/config/hf_minimax.hpp>
 #include <memra/config/hf_recurrent.hpp>
+#include <memra/config/hf_state_fields.hpp>
 #include <memra/config/json.hpp>
 #include <memra/config/model.hpp>
 #include <memra/error.hpp>
@@ -130,50 +131,6 @@ inline constexpr std::array<HfFamily, 61> hf_families = {{
     {"minimax_m1", HfReader::minimax},
     {"minimax_text_01", HfReader::minimax},
 }};
-
-/// Fields that change what a model keeps. One that is set and that its family's reader did not ask for was not
-/// understood.
-inline constexpr std::array<const char*, 39> hf_state_fields = {
-    "layer_types",
-    "layers_block_type",
-    "hybrid_override_pattern",
-    "hybrid_layer_pattern",
-    "attn_type_list",
-    "attn_window_size",
-    "num_key_value_heads_per_layer",
-    "sparse_attention_config",
-    "full_attn_idxs",
-    "full_attention_idxs",
-    "attn_layer_indices",
-    "linear_attn_config",
-    "block_configs",
-    "per_layer_config",
-    "full_attention_interval",
-    "attn_layer_period",
-    "sliding_window",
-    "sliding_window_pattern",
-    "attention_chunk_size",
-    "num_kv_shared_layers",
-    "kv_source_layers",
-    "cla_share_factor",
-    "kv_lora_rank",
-    "index_head_dim",
-    "compress_ratios",
-    "compress_rates",
-    "global_head_dim",
-    "v_head_dim",
-    "swa_head_dim",
-    "linear_num_value_heads",
-    "mamba_d_state",
-    "mamba_num_heads",
-    "ssm_state_size",
-    "conv_L_cache",
-    "cross_attention_layers",
-    "num_nextn_predict_layers",
-    "mtp_num_hidden_layers",
-    "mtp_hybrid_override_pattern",
-    "is_encoder_decoder",
-};
 
 namespace detail {
 
@@ -333,11 +290,7 @@ inline Result<Model> parse_hf_config(std::string_view text, const Storage& stora
   // No size of a state: where both are there the first is what the model was made for.
   const bool has_positions = f.has("max_position_embeddings");
   m.max_positions = f.size(has_positions ? "max_position_embeddings" : "model_max_length", 0, most_positions, 0);
-  for (const char* name : hf_state_fields) {
-    if (f.was_read(name) || !f.says_something(name)) continue;
-    f.fail(f.named(name) + " is " + Fields::shown(f.at(name)) + ", which " + in_quotes(m.family) +
-           " models are not known to use; expected it to be absent");
-  }
+  refuse_unread(f, in_quotes(m.family) + " models");
   if (!f.status().ok()) return f.status();
   return m;
 }
