@@ -2,11 +2,26 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <memra/error.hpp>
+#include <iostream>
 #include <plan/numbers.hpp>
 #include <plan/request.hpp>
 #include <plan/run.hpp>
 #include <string>
+
+namespace {
+
+/// One line on stderr, whatever the names in it hold.
+int complain(std::string sentence) {
+  std::fflush(stdout);
+  for (char& c : sentence) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) c = '?';
+  }
+  std::fprintf(stderr, "memra-plan: %s\n", sentence.c_str());
+  return 2;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   planner::Flags f;
@@ -41,15 +56,10 @@ int main(int argc, char** argv) {
     }
     return planner::run(f);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help
-    std::fflush(stdout);
-    std::fprintf(stderr, "memra-plan: %s\n", e.what());
-  } catch (const memra::Error& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "memra-plan: %s\n", e.what());
-  } catch (const std::exception& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "memra-plan: %s\n", e.what());
+    if (e.get_exit_code() != 0) return complain(e.what());
+    const int status = app.exit(e);  // --help
+    return std::cout.flush() ? status : complain("could not write all of the standard output");
+  } catch (const std::exception& e) {  // memra::Error, too
+    return complain(e.what());
   }
-  return 2;
 }

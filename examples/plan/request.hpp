@@ -66,10 +66,10 @@ struct Request {
 /// Longest file that is read: metadata of the largest models is a few MB of text, and a GGUF file is mapped.
 inline constexpr std::size_t most_json_bytes = std::size_t{1} << 26;
 
-inline tiny::MappedFile open_file(const std::string& path) {
+inline tiny::MappedFile open_file(const std::string& path, const char* expected) {
   auto file = tiny::MappedFile::open(path);
   if (!file) refuse(file.status().text());
-  if (file->bytes().empty()) refuse(path + " is empty; expected a config.json or a GGUF file");
+  if (file->bytes().empty()) refuse(path + " is empty; expected " + expected);
   return *std::move(file);
 }
 
@@ -93,7 +93,7 @@ inline memra::config::Model load_model(const std::string& path, const memra::con
   if (folder && ::stat(name.c_str(), &info) != 0) {
     refuse(path + " is a folder without a config.json; expected a config.json, a GGUF file or a folder with one");
   }
-  const tiny::MappedFile file = open_file(name);
+  const tiny::MappedFile file = open_file(name, "a config.json or a GGUF file");
   const std::span<const std::byte> bytes = file.bytes();
   const bool gguf = as_text(bytes.first(std::min<std::size_t>(bytes.size(), 4))) == "GGUF";
   if (!gguf && bytes.size() > most_json_bytes) {
@@ -106,7 +106,10 @@ inline memra::config::Model load_model(const std::string& path, const memra::con
 }
 
 inline memra::DflashCfg load_draft(const std::string& path) {
-  const tiny::MappedFile file = open_file(path);
+  const tiny::MappedFile file = open_file(path, "the config.json of a drafter");
+  if (as_text(file.bytes().first(std::min<std::size_t>(file.bytes().size(), 4))) == "GGUF") {
+    refuse(path + " is a GGUF file; expected the config.json of a drafter");
+  }
   if (file.bytes().size() > most_json_bytes) {
     refuse(path + " is " + thousands(file.bytes().size()) + " bytes long; expected the config.json of a drafter");
   }

@@ -229,6 +229,16 @@ bad no_draft 'cannot read' "$qwen" --draft "$work/absent.json"
 bad draft_ring 'draft-ring was given without --draft' "$qwen" --draft-ring
 sed 's/"sliding_window": 64/"sliding_window": 0/' "$fixtures/drafter.json" >"$work/draft.json"
 bad draft_window 'expected a window in every layer' "$qwen" --draft "$work/draft.json" --draft-ring
+bad empty_draft 'empty.json is empty; expected the config.json of a drafter' "$qwen" --draft "$work/empty.json"
+bad gguf_draft 'is a GGUF file; expected the config.json of a drafter' "$qwen" --draft "$work/whole.gguf"
+bad newline 'cannot read .*two\?lines: No such file' "$work/two
+lines"
+bad newline_svg 'cannot write .*two\?lines/there.svg' "$oss" --ctx 100 --svg "$work/two
+lines/there.svg"
+if [ -c /dev/full ]; then
+  "$program" --help >/dev/full 2>"$work/err"
+  [ $? -eq 2 ] || fail 'help: a full device went unnoticed'
+fi
 bad ctx "ctx is '0'; expected a whole number from 1 to" "$qwen" --ctx 0
 bad ctx_text "ctx is '12x'" "$qwen" --ctx 12x
 bad kv "kv is 'q8/q5'; expected K/V of" "$qwen" --kv q8/q5
