@@ -137,11 +137,18 @@ TEST_CASE("DeepSeek-V4 in GGUF: the list goes on behind the last block") {
   std::vector<std::int64_t> wrong = flash();
   wrong[7] = 8;
   REQUIRE(says(with(wrong)) == "key deepseek4.attention.compress_ratios holds 8 for layer 7; expected 0, 4 or 128");
+  longer.back() = 8;  // nor behind the last block
+  REQUIRE(says(with(longer)) == "key deepseek4.attention.compress_ratios holds 8 for layer " +
+                                    std::to_string(longer.size() - 1) + "; expected 0, 4 or 128");
   wrong.resize(43);
   const std::string missing =
       "key deepseek4.attention.compress_ratios is missing or too short; expected 0, 4 or 128 for 44 layers";
   REQUIRE(says(with(wrong)) == missing);
   REQUIRE(says(w.file()) == missing);
+  gguf::Writer flags = w;
+  REQUIRE(
+      says(flags.list("deepseek4.attention.compress_ratios", gguf::boolean, 1, std::vector<std::int64_t>(44)).file()) ==
+      missing);
 }
 
 TEST_CASE("DeepSeek-V4 files that say something else are refused by the field") {

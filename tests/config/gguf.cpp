@@ -239,6 +239,31 @@ TEST_CASE("numbers of every type, of version 2, and those that are none") {
        "key general.architecture is missing or no string; expected the name of a family");
 }
 
+TEST_CASE("a layer without heads, in families whose every layer attends") {
+  const auto model = [](const char* family, const Numbers& kv) {
+    const std::string name = family;
+    Writer w = begin(family, 2, 8);
+    w.u(name + ".embedding_length", 512).list(name + ".attention.head_count_kv", gguf::u32, 4, kv);
+    w.u(name + ".attention.kv_lora_rank", 512).u(name + ".rope.dimension_count", 64);
+    return refused(w.file());
+  };
+  REQUIRE(model("deci", {8, 0}).find("head_count_kv") == std::string::npos);
+  REQUIRE(model("deepseek2", {1, 1}).empty());
+  for (const char* const family : {"llama", "qwen3", "deepseek2"}) {
+    says(model(family, {8, 0}),
+         "key " + std::string(family) + ".attention.head_count_kv is 0 for layer 1; expected attention in every layer");
+  }
+  Writer none = begin("llama", 2, 0);
+  says(refused(none.u("llama.embedding_length", 512).file()),
+       "key llama.attention.head_count is 0 for layer 0; expected attention in every layer");
+  const auto causal = [](std::uint64_t value) {
+    Writer w = begin("llama", 2, 8);
+    return refused(w.u("llama.embedding_length", 512).number("llama.attention.causal", gguf::boolean, value, 1).file());
+  };
+  REQUIRE(causal(1).empty());
+  says(causal(0), "key llama.attention.causal is false; expected a causal model");
+}
+
 TEST_CASE("an array is a number only if it has one for every layer") {
   const auto model = [](std::size_t taps, const char* key, const Numbers& numbers) {
     Writer w = begin("lfm2", 4, 32);

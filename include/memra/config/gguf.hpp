@@ -244,11 +244,20 @@ class GgufLayers {
     return shared_attention(donor - 1, heads_[il]);
   }
 
+  /// Refuses a layer without heads of a family whose every layer attends.
+  LayerSpec no_heads(std::size_t il) {
+    f_->fail(f_->named(f_->has("attention.head_count_kv") ? "attention.head_count_kv" : "attention.head_count") +
+             " is 0 for layer " + std::to_string(il) + "; expected attention in every layer");
+    return {};
+  }
+
   LayerSpec other(std::size_t il) {
     switch (family_->other) {
-      case GgufOther::nothing:
       case GgufOther::compressed:
         return no_state();
+      case GgufOther::nothing:
+        if (family_->architecture == "deci") return no_state();  // the one family with blocks that keep nothing
+        return no_heads(il);
       case GgufOther::delta:
         return recurrent(delta());
       case GgufOther::kda: {
@@ -267,9 +276,7 @@ class GgufLayers {
         }
         return il < feed_forward_.size() && feed_forward_[il] != 0 ? no_state() : recurrent(mamba(true));
       case GgufOther::mamba2_beside:
-        f_->fail(f_->named("attention.head_count_kv") + " is 0 for layer " + std::to_string(il) +
-                 "; expected attention in every layer");
-        return {};
+        return no_heads(il);
       case GgufOther::short_conv: {
         const std::size_t width = f_->size("embedding_length", 1, most_dim);
         return recurrent(stored(*s_, short_conv(width, f_->size("shortconv.l_cache", 1, most_taps))));
@@ -361,6 +368,10 @@ inline Result<Model> parse_gguf(std::span<const std::byte> bytes, const Storage&
   }
   GgufFields f(*header, m.family);
   detail::GgufLayers(f, *family, storage, m.state).read();
+  const GgufValue* causal = f.peek("attention.causal");
+  if (causal != nullptr && !causal->numbers.empty() && causal->numbers.front() == 0) {
+    f.fail(f.named("attention.causal") + " is false; expected a causal model");
+  }
   m.max_positions = f.size("context_length", 0, most_positions, 0);
   const auto tokens = header->values.find("tokenizer.ggml.tokens");
   const std::size_t n_tokens = tokens == header->values.end() || !tokens->second.is_array ? 0 : tokens->second.count;
