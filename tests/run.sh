@@ -77,7 +77,8 @@ fi
 for name in $legs; do
   while IFS= read -r words; do notice "$name: $words"; done <"$root/build/$name/skipped.txt"
 done
-if [ -d "$root/backends" ] && ! have nvidia-smi && ! have rocminfo; then notice "tests on a GPU: there is none here"; fi
+# Their tools alone are no GPU: rocminfo comes with hipcc.
+if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/kfd ]; then notice "tests on a GPU: there is none here"; fi
 
 # One ctest run over the build directories of all legs, so that there is one summary.
 all=$root/build/all
