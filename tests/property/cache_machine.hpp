@@ -304,6 +304,17 @@ class CacheMachine {
     advance();
   }
 
+  /// Where the stage that is furthest stands: an advance that fails half way leaves some of them ahead.
+  std::size_t furthest_stage() {
+    std::size_t furthest = 0;
+    for (std::size_t s = 0; s < cache_->n_stages(); ++s) {
+      std::int32_t at = 0;
+      std::memcpy(&at, get(cache_->stage_dev(s), cache_->pos_d(s), sizeof at).data(), sizeof at);
+      furthest = std::max(furthest, static_cast<std::size_t>(at < 0 ? ~at : at));
+    }
+    return furthest;
+  }
+
   /// Steps whose position only the device knows, then the host's question where they ended.
   void device_feed(const Op& op) {
     const unsigned fault = std::exchange(fault_, 0);
@@ -339,6 +350,7 @@ class CacheMachine {
       if (!ran_out) commit_tokens();
       expect(cache_->pos_bound() >= pos_, "pos_bound is below what is committed");
     }
+    const std::size_t furthest = ahead ? furthest_stage() : 0;
     d_.arm(where == 2 ? fault : 0, where_.devices);
     auto s = cache_->catch_up();
     if (d_.disarm()) {
@@ -347,7 +359,7 @@ class CacheMachine {
       s = cache_->catch_up();
     }
     if (!failed) expect(s.ok() == !ran_out, "catch_up: " + s.message());
-    if (ahead) wrote(pos_, longest_);
+    if (ahead) wrote(furthest, longest_);
     if (ran_out) taint();
     fault_ = 0;
   }
