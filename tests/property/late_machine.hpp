@@ -154,6 +154,7 @@ class LateMachine {
     std::optional<Snapshot> snap;
     Tokens tokens;
     bool confirmed = false;
+    bool rewritten = false;  ///< a replay wrote rows below it again and was not waited for yet
   };
   struct Published {
     std::optional<memra::CachePrefix<Async>> prefix;
@@ -208,7 +209,7 @@ class LateMachine {
     expect(plan_->fired() == 0, "a failure was never reported");
     plan_->disarm();
     sure_ = rows_.size();
-    for (Held& h : held_) h.confirmed = h.snap.has_value();
+    for (Held& h : held_) h.confirmed = h.snap.has_value(), h.rewritten = false;
     published_.confirmed = !published_.in_doubt;
   }
   /// Everything is waited for and compared.
@@ -253,6 +254,10 @@ class LateMachine {
   }
   /// What a take-back left to do, in steps the model has room for.
   bool replay(const memra::RolledBack& left) {
+    if (left.replay != 0) {  // it writes rows that were sure again
+      sure_ = std::min(sure_, left.pos);
+      for (Held& h : held_) h.rewritten = h.rewritten || h.tokens.size() > left.pos;
+    }
     for (std::size_t done = 0; done < left.replay;) {
       const std::size_t n = std::min(max_step, left.replay - done);
       if (!forward(memra_test::part(rows_, left.pos + done, n))) return false;
@@ -319,7 +324,7 @@ class LateMachine {
   }
 
   void snapshot(Held& h) {
-    h.confirmed = false;
+    h.confirmed = h.rewritten = false;
     if (h.snap) {
       if (!good(cache_->snapshot_into(*h.snap))) return h.snap.reset();
     } else {
@@ -411,7 +416,7 @@ class LateMachine {
     published_.in_doubt = !published_.confirmed;
     const Held* back = nullptr;
     for (Held& h : held_) {
-      if (!lost(h) && h.snap) back = &h;
+      if (!lost(h) && h.snap && !h.rewritten) back = &h;
     }
     if (back != nullptr) {
       const std::size_t sure = plant_ == LatePlant::rows_are_trusted ? rows_.size() : sure_;
