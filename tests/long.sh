@@ -1,8 +1,9 @@
 #!/bin/sh
 # sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck engine; all of them if none is named
-# What takes too long for tests/run.sh, as many parts at a time as there are cores: some 25 minutes on two of 2 GHz.
+# What takes too long for tests/run.sh, as many parts at a time as there are cores. Histories of rounds
+# and mutants take longest: of the former ten million were cut after a quarter of an hour on one core of 2 GHz.
 #   histories  ten million operations of each machine, and half a million under the sanitizers
-#   mutants    a hundred bugs planted into the headers, one at a time: each must be noticed
+#   mutants    every bug of tests/mutants.sh planted into the headers, one at a time: each must be noticed
 #   fuzz       three minutes a target from the kept corpus; FUZZ_SECONDS=1200 for a long run
 #   memcheck   the unit tests of arithmetic, which tests/run.sh leaves out
 #   engine     all engine tests under the sanitizers

@@ -18,8 +18,7 @@ class DeviceSteps {
   ///
   /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture.
   /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions), or while
-  /// rounds
-  ///         by planes have the state elsewhere (a snapshot brings it home; do so before replaying, too)
+  ///         rounds by planes have the state elsewhere (a snapshot brings it home; do so before replaying, too)
   Result<Step<Dev>> begin_device_step(std::size_t rows) noexcept {
     auto* c = core();
     if (c == nullptr) return moved_from("begin_device_step");

@@ -9,21 +9,12 @@ namespace {
 
 using memra::DraftArm;
 using memra::Format;
+using seq::block_rows;
+using seq::same_bits;
 
 const char* const text =
     "Ps23:1 The LORD is my shepherd; I shall not want.\nPs23:2 He maketh me to lie down in green pastures: he leadeth "
     "me ";
-
-/// The block's hidden rows for one arm, [b][hidden].
-std::vector<float> block_rows(seq::Sequence& s, DraftArm arm) {
-  const std::size_t b = s.drafter->config().block_size;
-  const float* rows = s.drafter->run_block(s.decoder->next(), b, arm);
-  return {rows, rows + b * s.drafter->config().hidden};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 std::int32_t parked_choice(const seq::Cache& cache) {
   const auto parked = cache.last_logits_dev();

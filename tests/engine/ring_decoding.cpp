@@ -9,6 +9,8 @@ namespace {
 using memra::DraftArm;
 using memra::Format;
 using memra::Strategy;
+using seq::block_rows;
+using seq::same_bits;
 
 constexpr std::size_t ctx = 1024;
 
@@ -26,16 +28,6 @@ std::vector<std::int32_t> long_prompt() {
     text += verse;
   }
   return rig::bytes_of(text);
-}
-
-std::vector<float> block_rows(seq::Sequence& s, DraftArm arm) {
-  const std::size_t b = s.drafter->config().block_size;
-  const float* rows = s.drafter->run_block(s.decoder->next(), b, arm);
-  return {rows, rows + b * s.drafter->config().hidden};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// Both end where they must, hold the same rows, and the ring is no larger than it says.

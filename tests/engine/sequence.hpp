@@ -88,4 +88,15 @@ inline std::vector<std::int32_t> joined(std::vector<std::int32_t> a, const std::
   return a;
 }
 
+/// The next block's hidden rows for one arm, [b][hidden].
+inline std::vector<float> block_rows(Sequence& s, memra::DraftArm arm) {
+  const std::size_t b = s.drafter->config().block_size;
+  const float* rows = s.drafter->run_block(s.decoder->next(), b, arm);
+  return {rows, rows + b * s.drafter->config().hidden};
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
 }  // namespace seq

@@ -214,17 +214,20 @@ class Reference {
 template <class Dev>
 constexpr bool runs_plain_bodies = true;
 
+/// Where a step begins, as the device says: beyond every row in a stream that ran out of rows.
+template <class Dev>
+memra::Status read_pos(Dev& dev, const memra::StepPos& at, std::size_t& first) {
+  std::int32_t pos = -1;
+  auto s = dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(at.pos_d), sizeof pos);
+  first = static_cast<std::size_t>(pos);
+  return s;
+}
+
 /// As the kernels below, by copies of what the host computed from the device's position.
 template <class Dev>
 memra::Status write_by_copies(Dev& dev, const memra::KvWriteView& w, const Part& part, const Tokens& tokens) {
-  std::int32_t pos = -1;
-  if (auto s =
-          dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w.at.pos_d), sizeof pos);
-      !s) {
-    return s;
-  }
-  const auto first = static_cast<std::size_t>(pos);
-  if (first >= w.at.capacity) return {};
+  std::size_t first = 0;
+  if (auto s = read_pos(dev, w.at, first); !s || first >= w.at.capacity) return s;
   const Tokens fit = memra_test::part(tokens, 0, std::min(tokens.size(), w.at.capacity - first));
   // Named: nvcc 13 translates a range of braces in a template wrongly.
   const std::array<std::pair<memra_test::stand_in::Kind, const memra::PlaneView*>, 2> both{
@@ -238,14 +241,8 @@ memra::Status write_by_copies(Dev& dev, const memra::KvWriteView& w, const Part&
 }
 template <class Dev>
 memra::Status write_by_copies(Dev& dev, const memra::GroupedView& w, const Part& part, const Tokens& tokens) {
-  std::int32_t pos = -1;
-  if (auto s =
-          dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(w.at.pos_d), sizeof pos);
-      !s) {
-    return s;
-  }
-  const auto first = static_cast<std::size_t>(pos);
-  if (first >= w.at.capacity) return {};
+  std::size_t first = 0;
+  if (auto s = read_pos(dev, w.at, first); !s || first >= w.at.capacity) return s;
   const Tokens fit = memra_test::part(tokens, 0, std::min(tokens.size(), w.at.capacity - first));
   const Tokens ends = memra_test::stand_in::group_ends(fit, first, w.stride);
   const auto rows = memra_test::stand_in::encode_rows(memra_test::stand_in::kind_group, part.layer, part.nth,
