@@ -1,4 +1,5 @@
 // A GPU from a plain C++ file: what the runtime's headers alone must give. No device compiler reads this.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -195,6 +196,49 @@ TEST_CASE("copy_batch: pieces at equal distances go in one call, and every byte 
   items[77].src += 4;
   memra::check(dev.copy_batch(items.data(), items.size()));
   REQUIRE_FALSE((download(dev, dst) == want));
+}
+
+TEST_CASE("copy_batch: pieces of several allocations at equal distances", "[device]") {
+  Gpu dev = make_gpu();
+  constexpr std::size_t n = 4096;
+  for (const std::size_t bytes : {std::size_t{n}, std::size_t{1} << 22}) {
+    std::vector<Gpu::Buffer> parts;
+    for (int i = 0; i < 8; ++i) parts.push_back(filled(dev, Ints(bytes / 4, i + 1)));
+    std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+    std::size_t equal = 0;
+    for (std::size_t i = 2; i < parts.size(); ++i) {
+      equal += parts[i].data() - parts[i - 1].data() == parts[i - 1].data() - parts[i - 2].data();
+    }
+    if (equal == 0) WARN("no three allocations at equal distances: the case was not met");
+    auto one = memra::check(dev.zeros(parts.size() * n));
+    std::vector<memra::CopyItem> gather;
+    std::vector<memra::CopyItem> scatter;
+    Ints want;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      gather.push_back({one.data() + i * n, parts[i].data(), n});
+      scatter.push_back({parts[parts.size() - 1 - i].data(), one.data() + i * n, n});
+      const Ints part = download(dev, parts[i]);
+      want.insert(want.end(), part.begin(), part.begin() + n / 4);
+    }
+    memra::check(dev.copy_batch(gather.data(), gather.size()));
+    REQUIRE((download(dev, one) == want));
+    memra::check(dev.copy_batch(scatter.data(), scatter.size()));  // turned: no pattern
+    std::reverse(scatter.begin(), scatter.end());
+    for (std::size_t i = 0; i < scatter.size(); ++i) scatter[i].src = one.data() + i * n;
+    memra::check(dev.begin_capture());
+    memra::check(dev.copy_batch(scatter.data(), scatter.size()));
+    const auto graph = memra::check(dev.end_capture());
+    memra::check(dev.replay(graph));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Ints part = download(dev, parts[i]);
+      REQUIRE((Ints(part.begin(), part.begin() + n / 4) ==
+               Ints(want.begin() + static_cast<std::ptrdiff_t>(i * n / 4),
+                    want.begin() + static_cast<std::ptrdiff_t>((i + 1) * n / 4))));
+    }
+    memra::check(dev.copy(parts[5].data(), parts[4].data(), n));  // red arm: one piece from elsewhere is seen
+    memra::check(dev.copy_batch(gather.data(), gather.size()));
+    REQUIRE_FALSE((download(dev, one) == want));
+  }
 }
 
 TEST_CASE("the caller's current device is put back", "[device]") {

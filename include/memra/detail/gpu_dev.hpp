@@ -180,7 +180,8 @@ class GpuDev {
   }
 
   /// BatchedCopyDev. All items are checked before the first is enqueued. Pieces at equal distances go in one call where
-  /// the runtime has strided copies.
+  /// the runtime has strided copies; it refuses those that leave an allocation, and pieces of several allocations may
+  /// be at equal distances by chance, so pieces of a call that was refused go one by one.
   Status copy_batch(const CopyItem* items, std::size_t n) noexcept {
     for (std::size_t i = 0; i < n; ++i) {
       if (items[i].bytes != 0 && detail::ranges_overlap(items[i].dst, items[i].src, items[i].bytes)) {
@@ -190,13 +191,16 @@ class GpuDev {
     return run("copy_batch", 0, [&] {
       for (std::size_t i = 0; i < n;) {
         const detail::CopyBlock block = copy_block(items + i, n - i);
+        const std::size_t end = i + block.period * block.height;
         for (std::size_t j = i; j < i + block.period; ++j) {
           if (items[j].bytes == 0) continue;
-          const auto e = block.height == 1 ? Api::copy(items[j].dst, items[j].src, items[j].bytes, state_->stream)
-                                           : copy_strided(items[j], items[j + block.period], block.height);
-          if (e != Api::ok) return e;
+          if (block.height != 1 && copy_strided(items[j], items[j + block.period], block.height) == Api::ok) continue;
+          for (std::size_t k = j; k < end; k += block.period) {
+            const auto e = Api::copy(items[k].dst, items[k].src, items[k].bytes, state_->stream);
+            if (e != Api::ok) return e;
+          }
         }
-        i += block.period * block.height;
+        i = end;
       }
       return Api::ok;
     });
