@@ -20,11 +20,12 @@ function check_body() {
     if (kernel ~ /FormatE3ELS[0-9A-Z_]*_3ELb1ELj256E/ && wide_loads < 4) fault("narrow loads", wide_loads " of 16 bytes")
     if (!moves) fault("no data-parallel primitive", "lanes exchange values in some slower way")
   }
-  if (kernel ~ /HipScan/) {
+  if (kernel ~ /HipScan|HipDraft/) {
     if (!moves) fault("no data-parallel primitive", "lanes exchange values in some slower way")
-    scans++
+    if (kernel ~ /HipScan/) scans++
+    else drafts++
   }
-  if (kernel ~ /HipAppend|HipAttendI|HipScan|HipRedNarrow/ && !multiplies) {
+  if (kernel ~ /HipAppend|HipAttendI|HipScan|HipDraft|HipRedNarrow/ && !multiplies) {
     fault("no 64-bit multiply", "row numbers times strides are cut off at 2^32")
   }
   bodies++
@@ -83,6 +84,6 @@ function check_facts() {
   split("", fact)
 }
 END {
-  printf "%d tuned kernels (%d scans), %d with facts, and %d portable ones; at most %d vector registers; %d faults\n", bodies, scans, facts, portable, most, faults
+  printf "%d tuned kernels (%d scans, %d of drafts), %d with facts, and %d portable ones; at most %d vector registers; %d faults\n", bodies, scans, drafts, facts, portable, most, faults
   exit faults || bodies == 0 || facts != bodies
 }

@@ -31,6 +31,11 @@ __global__ void HipRedHipScan(float* out) {
   out[threadIdx.x] = 1.0F;
 }
 
+/// Draft attention whose lanes do not either.
+__global__ void HipRedHipDraft(float* out) {
+  out[threadIdx.x] = 2.0F;
+}
+
 /// A row number times a stride in 32 bits.
 __global__ void HipRedNarrow(float* out, std::uint32_t stride) {
   out[threadIdx.x * stride] = 1.0F;

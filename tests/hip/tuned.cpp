@@ -195,28 +195,81 @@ TEST_CASE("every op gives the host's bits on every wave, tuned attend its class"
   CHECK(in_class < 20);  // of every wave
 }
 
+TEST_CASE("scans of every rule and width, and drafts longer than shared memory, give the host's bits", "[tuned]") {
+  memra::HostDev host;
+  const auto same = [&](const auto& run) {
+    const Bytes want = run(host);
+    on_every_wave([&] {
+      Gpu dev = make_gpu();
+      CHECK((run(dev) == want));
+    });
+  };
+  for (const memra::ScanRule rule : scan_rules) {
+    if (rule == memra::ScanRule::mamba1) continue;  // its one width is among the cases above
+    for (const std::size_t d_k : {64U, 128U}) {
+      RecurShape s;
+      s.rule = rule;
+      s.d_k = d_k;
+      s.d_v = 17;  // the last block of columns has one
+      s.mode = d_k == 64 ? memra::KeyHeadMode::grouped : memra::KeyHeadMode::interleaved;
+      INFO(memra::to_string(rule) << " d_k " << d_k);
+      same([&](auto& dev) { return run_scan(dev, s, 5, 3, d_k); });
+      same([&](auto& dev) { return run_round(dev, s, memra::RoundMode::planes, 3, 2, d_k); });
+      same([&](auto& dev) { return run_round(dev, s, memra::RoundMode::stash, 3, 2, d_k); });
+    }
+  }
+  DraftShape d;
+  d.n_heads = d.n_kv = 1;
+  d.head_dim = 16;
+  d.len = 4200;
+  d.rows = d.len + 10;
+  d.floor = 30;
+  d.block = 2;
+  for (const memra::DraftArm arm : {memra::DraftArm::clip, memra::DraftArm::full_scan}) {
+    for (const std::size_t head_dim : {16U, 256U}) {
+      d.head_dim = head_dim;
+      if (head_dim == 256) d.len = 40;
+      same([&](auto& dev) { return run_draft(dev, d, arm, 3); });
+    }
+    d.len = 4200;
+  }
+}
+
 #if defined(MEMRA_TEST_HIP_ON_HOST)
-TEST_CASE("the gated delta rule in f32 runs tuned at the usual widths, everything else portable", "[tuned]") {
-  const auto exchanges = [](const RecurShape& s) {
+TEST_CASE("scans run tuned at the usual widths, draft attention at heads of sixteens, the rest portable", "[tuned]") {
+  const auto exchanges = [](const auto& run) {
     Gpu dev = make_gpu();
     const std::size_t before = hip_on_host::exchanges();
-    (void)run_scan(dev, s, 3, 3, 1);
+    (void)run(dev);
     return hip_on_host::exchanges() - before;
   };
-  RecurShape s;
-  for (const std::size_t d_k : {32U, 64U, 128U}) {
-    s.d_k = d_k;
-    // Two sums over sixteen lanes, four exchanges each, per column, head and row.
-    CHECK(exchanges(s) == 2 * 4 * memra::detail::row_lanes * s.d_v * s.n_v * 3);
+  for (const memra::ScanRule rule : scan_rules) {
+    RecurShape s;
+    s.rule = rule;
+    const auto scan = [&](Gpu& dev) { return run_scan(dev, s, 3, 3, 1); };
+    // Sums over sixteen lanes, four exchanges each, per column, head and row: one for the output, one to correct by.
+    const std::size_t sums = rule == memra::ScanRule::gated_delta || rule == memra::ScanRule::kda ? 2 : 1;
+    if (rule == memra::ScanRule::mamba1) {
+      s.n_k = s.n_v = 1;
+      s.d_k = 16;
+      CHECK(exchanges(scan) == 4 * memra::detail::row_lanes * s.d_v * 3);
+    } else {
+      for (const std::size_t d_k : {32U, 64U, 128U}) {
+        s.d_k = d_k;
+        CHECK(exchanges(scan) == sums * 4 * memra::detail::row_lanes * s.d_v * s.n_v * 3);
+      }
+    }
+    s.d_k = 24;
+    CHECK(exchanges(scan) == 0);
   }
-  s.d_k = 24;
-  CHECK(exchanges(s) == 0);
-  s.d_k = 32;
-  s.format = F::f16;
-  CHECK(exchanges(s) == 0);
-  s.format = F::f32;
-  s.rule = memra::ScanRule::kda;
-  CHECK(exchanges(s) == 0);
+  DraftShape d;
+  const auto draft = [&](Gpu& dev) { return run_draft(dev, d, memra::DraftArm::clip, 1); };
+  d.head_dim = 48;
+  CHECK(exchanges(draft) == 4 * memra::detail::row_lanes * (d.len + d.block) * d.block * d.n_heads);
+  d.head_dim = 40;
+  CHECK(exchanges(draft) == 0);
+  d.head_dim = 272;
+  CHECK(exchanges(draft) == 0);
 }
 #endif
 

@@ -165,6 +165,21 @@ struct RecurShape {
   memra::ScanRule rule = memra::ScanRule::gated_delta;
   memra::Format format = memra::Format::f32;  ///< of conv and ssm
   std::size_t conv_dim() const { return 2 * n_k * d_k + n_v * d_v; }
+  std::size_t decay_width() const { return rule == memra::ScanRule::kda ? d_k : 1; }
+  /// Without addresses.
+  memra::RecurView view(std::size_t rows) const {
+    memra::RecurView r;
+    r.n_k_heads = n_k;
+    r.n_v_heads = n_v;
+    r.d_k = d_k;
+    r.d_v = d_v;
+    r.d_conv = d_conv;
+    r.map.mode = mode;
+    r.rows = rows;
+    r.rule = rule;
+    r.conv_format = r.ssm_format = format;
+    return r;
+  }
 };
 
 /// A recurrent state on a device, from values, in the format it is kept in.
@@ -196,16 +211,9 @@ Bytes run_conv(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, b
   const OnDev<Dev> b(dev, values(rng, s.conv_dim()));
   const OnDev<Dev> y(dev, t * s.conv_dim() * 4);
   for (std::size_t done = 0; done < t; done += step) {
-    memra::RecurView r;
+    memra::RecurView r = s.view(std::min(step, t - done));
     r.conv = ring.f32();
     r.conv16 = ring.bits();
-    r.conv_format = s.format;
-    r.n_k_heads = s.n_k;
-    r.n_v_heads = s.n_v;
-    r.d_k = s.d_k;
-    r.d_v = s.d_v;
-    r.d_conv = s.d_conv;
-    r.rows = std::min(step, t - done);
     const memra::ConvArgs a{x.floats() + done * s.conv_dim(), w.floats(), bias ? b.floats() : nullptr,
                             y.floats() + done * s.conv_dim(), silu};
     memra::check(memra::ops_for<Dev>(dev).conv_update(r, a));
@@ -215,58 +223,73 @@ Bytes run_conv(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, b
   return all;
 }
 
+/// What a scan of `t` tokens is given.
+template <class Dev>
+struct ScanInputs {
+  RecurShape s;
+  std::size_t g_row;  ///< numbers of g per token
+  OnDev<Dev> qkv, g, beta, rates;
+
+  ScanInputs(Dev& dev, const RecurShape& shape, std::size_t t, Rng& rng)
+      : s(shape),
+        g_row(mamba1() ? s.d_v : s.n_v * s.decay_width()),
+        qkv(dev, scaled(rng, t * s.conv_dim(), 0.3F)),
+        g(dev, of_sign(rng, t * g_row, mamba1() ? 1.0F : -1.0F)),
+        beta(dev, rng.vector(t * s.n_v)),
+        rates(dev, of_sign(rng, s.d_v * s.d_k, -1.0F)) {}
+
+  /// From token `first` on.
+  memra::ScanArgs args(std::size_t first, float* out) const {
+    memra::ScanArgs a;
+    a.q = qkv.floats() + first * s.conv_dim();
+    a.k = a.q + s.n_k * s.d_k;
+    a.v = a.k + s.n_k * s.d_k;
+    a.q_stride = a.k_stride = a.v_stride = s.conv_dim();
+    a.g = g.floats() + first * g_row;
+    a.beta = s.rule == memra::ScanRule::linear && s.d_v % 2 == 0 ? nullptr : beta.floats() + first * s.n_v;
+    a.a = rates.floats();
+    a.out = out + first * s.n_v * s.d_v;
+    return a;
+  }
+  memra::Status run(Dev& dev, const memra::RecurView& r, const memra::ScanArgs& a) const {
+    const memra::ops_for<Dev> ops(dev);
+    const bool delta = s.rule == memra::ScanRule::gated_delta || s.rule == memra::ScanRule::kda;
+    return delta ? ops.delta_scan(r, a) : ops.linear_scan(r, a);
+  }
+
+ private:
+  bool mamba1() const { return s.rule == memra::ScanRule::mamba1; }
+  static std::vector<float> scaled(Rng& rng, std::size_t n, float by) {
+    std::vector<float> x = rng.vector(n);
+    for (float& e : x) e *= by;
+    return x;
+  }
+  static std::vector<float> of_sign(Rng& rng, std::size_t n, float sign) {
+    std::vector<float> x = rng.vector(n);
+    for (float& e : x) e = sign * (e < 0 ? -e : e);
+    return x;
+  }
+};
+
 /// delta_scan or linear_scan of `t` rows in calls of `step`: outputs and the state.
 template <class Dev>
 Bytes run_scan(Dev& dev, const RecurShape& s, std::size_t t, std::size_t step, std::uint64_t seed) {
   Rng rng(seed);
-  const std::size_t width = s.conv_dim();
-  std::vector<float> qkv = rng.vector(t * width);
-  const bool mamba1 = s.rule == memra::ScanRule::mamba1;
-  const std::size_t g_row = s.rule == memra::ScanRule::kda ? s.n_v * s.d_k : mamba1 ? s.d_v : s.n_v;
-  std::vector<float> g = rng.vector(t * g_row);
-  std::vector<float> beta = rng.vector(t * s.n_v);
-  std::vector<float> decays = rng.vector(s.d_v * s.d_k);
-  for (float& x : qkv) x *= 0.3F;
-  for (float& x : g) x = (mamba1 ? 1.0F : -1.0F) * (x < 0 ? -x : x);
-  for (float& x : decays) x = -(x < 0 ? -x : x);
+  const ScanInputs<Dev> in(dev, s, t, rng);
   const StateOn<Dev> state(dev, rng.vector(s.n_v * s.d_v * s.d_k), s.format);
-  const OnDev<Dev> a_d(dev, decays);
-  const OnDev<Dev> in(dev, qkv);
-  const OnDev<Dev> g_d(dev, g);
-  const OnDev<Dev> beta_d(dev, beta);
   const OnDev<Dev> out(dev, t * s.n_v * s.d_v * 4);
   for (std::size_t done = 0; done < t; done += step) {
-    memra::RecurView r;
+    memra::RecurView r = s.view(std::min(step, t - done));
     r.ssm = state.f32();
     r.ssm16 = state.bits();
-    r.ssm_format = s.format;
-    r.rule = s.rule;
-    r.n_k_heads = s.n_k;
-    r.n_v_heads = s.n_v;
-    r.d_k = s.d_k;
-    r.d_v = s.d_v;
-    r.d_conv = s.d_conv;
-    r.map.mode = s.mode;
-    r.rows = std::min(step, t - done);
-    memra::ScanArgs a;
-    a.q = in.floats() + done * width;
-    a.k = a.q + s.n_k * s.d_k;
-    a.v = a.k + s.n_k * s.d_k;
-    a.q_stride = a.k_stride = a.v_stride = width;
-    a.g = g_d.floats() + done * g_row;
-    a.beta = beta_d.floats() + done * s.n_v;
-    a.a = a_d.floats();
-    a.out = out.floats() + done * s.n_v * s.d_v;
-    const memra::ops_for<Dev> ops(dev);
-    const bool delta = s.rule == memra::ScanRule::gated_delta || s.rule == memra::ScanRule::kda;
-    memra::check(delta ? ops.delta_scan(r, a) : ops.linear_scan(r, a));
+    memra::check(in.run(dev, r, in.args(done, out.floats())));
   }
   Bytes all = out.bytes();
   join(all, state.bytes.bytes());
   return all;
 }
 
-/// A round of `t` rows whose current plane is the second: conv_update and delta_scan, then its end. Everything that was
+/// A round of `t` rows whose current plane is the second: conv_update and the scan, then its end. Everything that was
 /// read or written.
 template <class Dev>
 Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_t t, std::int32_t accept,
@@ -274,40 +297,25 @@ Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_
   Rng rng(seed);
   const std::size_t width = s.conv_dim();
   const std::size_t state = s.n_v * s.d_v * s.d_k;
-  std::vector<float> qkv = rng.vector(t * width);
-  std::vector<float> g = rng.vector(t * s.n_v);
-  for (float& x : qkv) x *= 0.3F;
-  for (float& x : g) x = -(x < 0 ? -x : x);
-  const OnDev<Dev> in(dev, qkv), g_d(dev, g), beta_d(dev, rng.vector(t * s.n_v)), raw(dev, values(rng, t * width));
-  const OnDev<Dev> w(dev, values(rng, width * s.d_conv));
-  const OnDev<Dev> y(dev, t * width * 4), out(dev, t * s.n_v * s.d_v * 4);
-  const OnDev<Dev> ring(dev, values(rng, width * (s.d_conv - 1) + 1)), ssm(dev, rng.vector(state));
-  const OnDev<Dev> planes(dev, rng.vector((t + 1) * state)), conv_rows(dev, t * width * 4);
-  const OnDev<Dev> k(dev, t * s.n_k * s.d_k * 4), u(dev, t * s.n_v * s.d_v * 4), decay(dev, t * s.n_v * 4);
+  const ScanInputs<Dev> in(dev, s, t, rng);
+  const OnDev<Dev> raw(dev, values(rng, t * width)), w(dev, values(rng, width * s.d_conv));
+  const OnDev<Dev> y(dev, t * width * 4), out(dev, t * s.n_v * s.d_v * 4), conv_rows(dev, t * width * 4);
+  const StateOn<Dev> ring(dev, values(rng, width * (s.d_conv - 1) + 1), s.format);
+  const StateOn<Dev> ssm(dev, rng.vector(state), s.format), planes(dev, rng.vector((t + 1) * state), s.format);
+  const OnDev<Dev> k(dev, t * s.n_k * s.d_k * 4), u(dev, t * s.n_v * s.d_v * 4);
+  const OnDev<Dev> decay(dev, t * s.n_v * s.decay_width() * 4);
   const OnDev<Dev> words(dev, std::vector<std::int32_t>{1, 5, 0, 0}), pos(dev, std::vector<std::int32_t>{40});
   const OnDev<Dev> accept_d(dev, std::vector<std::int32_t>{accept});
-  memra::RecurView r;
-  r.conv = ring.floats();
-  r.ssm = ssm.floats();
-  r.n_k_heads = s.n_k;
-  r.n_v_heads = s.n_v;
-  r.d_k = s.d_k;
-  r.d_v = s.d_v;
-  r.d_conv = s.d_conv;
-  r.map.mode = s.mode;
-  r.rows = t;
-  r.round = {mode, words.ints(), planes.floats(), t + 2, conv_rows.floats(), k.floats(), u.floats(), decay.floats()};
+  memra::RecurView r = s.view(t);
+  r.conv = ring.f32();
+  r.conv16 = ring.bits();
+  r.ssm = ssm.f32();
+  r.ssm16 = ssm.bits();
+  r.round = {mode,       words.ints(), planes.f32(),   t + 2,        conv_rows.floats(),
+             k.floats(), u.floats(),   decay.floats(), planes.bits()};
   const memra::ops_for<Dev> ops(dev);
   memra::check(ops.conv_update(r, {raw.floats(), w.floats(), nullptr, y.floats(), true}));
-  memra::ScanArgs a;
-  a.q = in.floats();
-  a.k = a.q + s.n_k * s.d_k;
-  a.v = a.k + s.n_k * s.d_k;
-  a.q_stride = a.k_stride = a.v_stride = width;
-  a.g = g_d.floats();
-  a.beta = beta_d.floats();
-  a.out = out.floats();
-  memra::check(ops.delta_scan(r, a));
+  memra::check(in.run(dev, r, in.args(0, out.floats())));
   const OnDev<Dev> layers(dev, std::vector<memra::RecurView>{r});
   memra::RoundCommit c;
   c.layers = reinterpret_cast<const memra::RecurView*>(layers.data());
@@ -321,10 +329,12 @@ Bytes run_round(Dev& dev, const RecurShape& s, memra::RoundMode mode, std::size_
   c.capacity = 1000;
   c.n_planes = static_cast<std::int32_t>(t + 2);
   c.mode = mode;
+  c.plain = r.plain();
   if (mode == memra::RoundMode::stash) memra::check(ops.round_apply(c));
   memra::check(ops.round_commit(c));
   Bytes all = y.bytes();
-  for (const OnDev<Dev>* part : {&out, &ring, &ssm, &planes, &conv_rows, &k, &u, &decay, &words, &pos}) {
+  for (const OnDev<Dev>* part :
+       {&out, &ring.bytes, &ssm.bytes, &planes.bytes, &conv_rows, &k, &u, &decay, &words, &pos}) {
     join(all, part->bytes());
   }
   return all;
@@ -549,13 +559,21 @@ std::vector<OpCase<Dev>> op_cases() {
       RecurShape s;
       s.rule = rule;
       s.format = f;
-      if (rule == memra::ScanRule::mamba1) s.n_k = s.n_v = 1;
-      s.d_k = rule == memra::ScanRule::linear ? 24 : 32;
-      s.d_v = 21;
-      const std::string label = std::string(memra::to_string(rule)) + " in " + std::string(memra::to_string(f));
+      const bool mamba1 = rule == memra::ScanRule::mamba1;
+      if (mamba1) s.n_k = s.n_v = 1;
+      for (const std::size_t d_k : {24U, mamba1 ? 16U : 32U}) {
+        s.d_k = d_k;
+        s.d_v = d_k == 24 ? 20 : 21;
+        const std::string label = std::string(memra::to_string(rule)) + " in " + std::string(memra::to_string(f)) +
+                                  ", d_k " + std::to_string(d_k);
+        const std::uint64_t n = ++seed;
+        add("scan " + label, [=](Dev& d) { return run_scan(d, s, 7, 7, n); });
+        add("scan by two, " + label, [=](Dev& d) { return run_scan(d, s, 7, 2, n); });
+        add("planes of " + label, [=](Dev& d) { return run_round(d, s, memra::RoundMode::planes, 5, 3, n); });
+        if (mamba1) continue;
+        add("stash of " + label, [=](Dev& d) { return run_round(d, s, memra::RoundMode::stash, 5, 3, n); });
+      }
       const std::uint64_t n = ++seed;
-      add("scan " + label, [=](Dev& d) { return run_scan(d, s, 7, 7, n); });
-      add("scan by two, " + label, [=](Dev& d) { return run_scan(d, s, 7, 2, n); });
       if (rule != memra::ScanRule::kda) continue;
       add("conv in " + std::string(memra::to_string(f)), [=](Dev& d) { return run_conv(d, s, 7, 7, true, true, n); });
       add("conv by two in " + std::string(memra::to_string(f)),

@@ -17,9 +17,11 @@
 #include <memra/hip/append.hip.hpp>
 #include <memra/hip/attend.hip.hpp>
 #include <memra/hip/device.hpp>
+#include <memra/hip/draft.hip.hpp>
 #include <memra/hip/scan.hip.hpp>
 #include <memra/ops.hpp>
 #include <memra/portable_ops.hpp>
+#include <type_traits>
 #include <utility>
 
 #if __has_include(<rocprim/block/block_reduce.hpp>) && !defined(MEMRA_HIP_WITHOUT_ROCPRIM)
@@ -33,15 +35,19 @@ namespace memra {
 
 namespace detail {
 
-/// @param done  whether a tuned kernel takes d_k = 16 * Steps; false: nothing was launched
-template <unsigned Steps, class D>
-Status hip_scan(D& dev, const RecurView& r, const ScanArgs& a, bool& done) noexcept {
-  done = HipScan<Steps, RoundMode::none>::fits(r);
-  if (!done) return {};
-  const auto run = [&](const auto& body) { return launch(dev, "delta_scan", body.grid(), body); };
-  if (r.round.mode == RoundMode::planes) return run(HipScan<Steps, RoundMode::planes>(r, a));
-  if (r.round.mode == RoundMode::stash) return run(HipScan<Steps, RoundMode::stash>(r, a));
-  return run(HipScan<Steps, RoundMode::none>(r, a));
+/// @param done  whether a tuned kernel takes the rule with one of these d_k = 16 * Steps; false: nothing was launched
+template <ScanRule Rule, unsigned... Steps, class D>
+Status hip_scan(D& dev, const char* name, const RecurView& r, const ScanArgs& a, bool& done) noexcept {
+  Status s;
+  const auto run = [&]<unsigned N>(std::integral_constant<unsigned, N>) {
+    using Body = HipScan<Rule, N>;
+    if (!Body::fits(r)) return false;
+    const Body body(r, a);
+    s = launch(dev, name, body.grid(), body);
+    return true;
+  };
+  done = (run(std::integral_constant<unsigned, Steps>{}) || ...);
+  return s;
 }
 
 /// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them.
@@ -114,10 +120,24 @@ struct HipKernels : PortableKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     bool done = false;
-    Status s = detail::hip_scan<2>(dev, r, a, done);
-    if (!done) s = detail::hip_scan<4>(dev, r, a, done);
-    if (!done) s = detail::hip_scan<8>(dev, r, a, done);
+    Status s = detail::hip_scan<ScanRule::gated_delta, 2, 4, 8>(dev, "delta_scan", r, a, done);
+    if (!done) s = detail::hip_scan<ScanRule::kda, 2, 4, 8>(dev, "delta_scan", r, a, done);
     return done ? std::move(s) : PortableKernels::delta_scan(dev, r, a);
+  }
+
+  template <class D>
+  static Status linear_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
+    bool done = false;
+    Status s = detail::hip_scan<ScanRule::linear, 2, 4, 8>(dev, "linear_scan", r, a, done);
+    if (!done) s = detail::hip_scan<ScanRule::mamba1, 1>(dev, "linear_scan", r, a, done);
+    return done ? std::move(s) : PortableKernels::linear_scan(dev, r, a);
+  }
+
+  template <class D>
+  static Status draft_attend(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
+    const detail::HipDraftAttend body{d, a};
+    if (!body.fits(d)) return PortableKernels::draft_attend(dev, d, a, ws);
+    return launch(dev, "draft_attend", Grid{a.n_heads, d.block_rows, 1}, body);
   }
 
 #if MEMRA_DETAIL_ROCPRIM()
