@@ -1,7 +1,8 @@
 #!/bin/sh
 # usage: check_hip.sh SOURCE_DIR
 # What keeps the HIP backend portable: no name of the other vendor, no width of a wave, no fp8 instruction (some mean
-# FNUZ), no name that later releases of ROCm removed, and an Api with the same names as the other. Comments are free.
+# FNUZ), no name that later releases of ROCm removed, and an Api with the same names as the other. Nor has the CUDA
+# backend a name of HIP's. Comments are free.
 set -eu
 cd "$1"
 status=0
@@ -35,6 +36,10 @@ code $(find backends/hip include/memra/detail -type f \( -path '*/hip/*' -o -nam
   include/memra/portable_ops.hpp >"$work/code"
 forbid wave-size 'warpSize|AMDGCN_WAVEFRONT|wavefrontsize|threadIdx\.x *[%/&] *\(?(31|32|63|64)[^0-9]|threadIdx\.x *>> *[56][^0-9]|__shfl|__ballot|__activemask|__any|__all|__popcll?\(|[wW](arp|ave)[a-z_]* *= *(32|64)|0x[Ff]{8}' \
   "the width of a wave: kernels keep to rows of sixteen lanes"
+
+# shellcheck disable=SC2046
+code $(find backends/cuda -type f | LC_ALL=C sort) >"$work/code"
+forbid hip-token '[^a-z_]hip[A-Z_/]|__HIP|HIPCC|amdgcn|amdhip|rocprim|hipcub' "the CUDA backend names what only HIP has"
 
 # The two Api structs offer the same names.
 names() {
