@@ -152,6 +152,15 @@ inline hipError_t release(void* p) {
   std::free(p);
   return hipSuccess;
 }
+/// Whether bytes [p, p + n) are of one allocation.
+inline bool in_one(const void* p, std::size_t n) {
+  Memory& m = heap();
+  const std::lock_guard<std::mutex> guard(m.lock);
+  auto it = m.live.upper_bound(p);
+  if (it == m.live.begin()) return false;
+  --it;
+  return static_cast<const char*>(p) + n <= static_cast<const char*>(it->first) + it->second.bytes;
+}
 
 }  // namespace hip_on_host
 
@@ -289,6 +298,11 @@ inline hipError_t hipMemcpyAsync(void* dst, const void* src, std::size_t n, hipM
 inline hipError_t hipMemcpy2DAsync(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch,
                                    std::size_t width, std::size_t height, hipMemcpyKind /*kind*/, hipStream_t s) {
   if (dst_pitch < width || src_pitch < width) return hip_on_host::answer(hipErrorInvalidValue);
+  if (height == 0 || width == 0) return hipSuccess;
+  if (!hip_on_host::in_one(dst, (height - 1) * dst_pitch + width) ||
+      !hip_on_host::in_one(src, (height - 1) * src_pitch + width)) {
+    return hip_on_host::answer(hipErrorInvalidValue);
+  }
   return hip_on_host::enqueue(s, [=] {
     for (std::size_t i = 0; i < height; ++i) {
       std::memcpy(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch, width);
