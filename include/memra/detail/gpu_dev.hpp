@@ -194,7 +194,10 @@ class GpuDev {
         const std::size_t end = i + block.period * block.height;
         for (std::size_t j = i; j < i + block.period; ++j) {
           if (items[j].bytes == 0) continue;
-          if (block.height != 1 && copy_strided(items[j], items[j + block.period], block.height) == Api::ok) continue;
+          if (block.height != 1) {
+            if (copy_strided(items[j], items[j + block.period], block.height) == Api::ok) continue;
+            (void)Api::take_last();  // what is wrong in earnest is wrong with a single piece, too
+          }
           for (std::size_t k = j; k < end; k += block.period) {
             const auto e = Api::copy(items[k].dst, items[k].src, items[k].bytes, state_->stream);
             if (e != Api::ok) return e;
