@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memra/detail/key_heads.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/strict_fp.hpp>
 #include <memra/launch.hpp>
@@ -12,31 +13,7 @@
 
 namespace memra::detail {
 
-/// KeyHeadMap with its divisions by run-time totals done on the host, and the rest in 32 bits.
-struct CudaKeyHeads {
-  std::uint32_t first_v, group, all_k, n_k, first;
-  bool grouped;
-
-  explicit CudaKeyHeads(const RecurView& r) noexcept
-      : first_v(static_cast<std::uint32_t>(r.map.first_v)),
-        group(static_cast<std::uint32_t>((r.map.total_v == 0 ? r.n_v_heads : r.map.total_v) /
-                                         (r.map.total_k == 0 ? r.n_k_heads : r.map.total_k))),
-        all_k(static_cast<std::uint32_t>(r.map.total_k == 0 ? r.n_k_heads : r.map.total_k)),
-        n_k(static_cast<std::uint32_t>(r.n_k_heads)),
-        first(0),
-        grouped(r.map.mode == KeyHeadMode::grouped) {
-    if (n_k != all_k) first = grouped ? first_v / group : first_v % all_k;
-  }
-
-  __device__ std::uint32_t of(std::uint32_t h) const {
-    const std::uint32_t global = grouped ? (first_v + h) / group : (first_v + h) % all_k;
-    return global < first ? global + all_k - first : global - first;
-  }
-  /// No value head below h reads the same key head.
-  __device__ bool reads_first(std::uint32_t h) const {
-    return grouped ? h == 0 || (first_v + h) % group == 0 : h < all_k;
-  }
-};
+using CudaKeyHeads = KeyHeads;
 
 /// Eight lanes own a column of S: lane j holds elements 2j, 2j + 1, 2j + 16, 2j + 17, ... and with them two of the
 /// sixteen accumulators of the host's dot products. Their fold adds the same pairs, over distances 8, 4, 2, 1.
@@ -66,8 +43,8 @@ struct CudaScan {
     const auto bits = reinterpret_cast<std::uintptr_t>(a.q) | reinterpret_cast<std::uintptr_t>(a.k) |
                       reinterpret_cast<std::uintptr_t>(r.ssm) | reinterpret_cast<std::uintptr_t>(r.round.planes) |
                       reinterpret_cast<std::uintptr_t>(r.round.k) | (a.q_stride | a.k_stride) * sizeof(float);
-    return r.d_k == Steps * 16 && bits % sizeof(float2) == 0 && r.n_v_heads <= 65535 && r.d_v <= 0x7fffffffU &&
-           r.rows < 0x7fffffffU;
+    return r.d_k == Steps * 16 && bits % sizeof(float2) == 0 && CudaKeyHeads::fits(r) && r.n_v_heads <= 65535 &&
+           r.d_v <= 0x7fffffffU && r.rows < 0x7fffffffU;
   }
 
   /// Item: (block of columns of a head, head).
