@@ -26,12 +26,14 @@ plain="tests/gpu/device.cpp tests/hip/absent.cpp tests/hip/adopt.cpp"
 catch=
 if echo '#include <catch2/catch_all.hpp>' | g++ -E -x c++ - >/dev/null 2>&1; then catch="-lCatch2Main -lCatch2"; fi
 
-# objects "COMPILER FLAGS" SOURCE...: starts to compile each into $to, as many at a time as there are processors.
+# objects "COMPILER FLAGS": starts to compile the suites and spec_decode into $to, as many at a time as there are
+# processors. Half of the suites to a file: most of a compile is what they share.
 objects() {
   command=$1
-  shift
   started=0
-  for source in "$@"; do
+  # shellcheck disable=SC2086
+  printf '#include "%s"\n' $suites | awk -v to="$to" '{ print >(to "/suites_" int((NR - 1) / 6) ".cu") }'
+  for source in "$to"/suites_*.cu examples/spec_decode.cpp; do
     name=$(basename "$source")
     object=$to/${name%.*}.o
     defined=-DMEMRA_TEST_HIP
@@ -63,12 +65,12 @@ build() {
   optimise=$2
   shift 2
   mkdir -p "$to"
-  rm -f "$to"/*.o "$to"/*.obj "$to/broken"
+  rm -f "$to"/*.o "$to"/*.obj "$to"/*.cu "$to/broken"
   arches=
   for target in "$@"; do arches="$arches --offload-arch=$target"; done
   # HIP's own header first: the engine's headers use std::memcpy and threads on the device.
-  flags="-x hip -include hip/hip_runtime.h -std=c++20 -Wall -Wextra $optimise $arches $include"
-  objects "$hipcc $flags" $suites examples/spec_decode.cpp
+  flags="-x hip -include hip/hip_runtime.h -std=c++20 -Wall -Wextra $optimise $arches -I. $include"
+  objects "$hipcc $flags"
   for source in $plain; do
     # shellcheck disable=SC2086
     g++ -std=c++20 -O1 -DMEMRA_TEST_HIP -D__HIP_PLATFORM_AMD__ $include -c $source -o "$to/$(basename $source .cpp).o" || return 1
@@ -105,7 +107,7 @@ run_all() {
   done
 }
 
-# The same by nvcc, in $out/on_cuda. Half of the suites to a file: most of a compile is what they share.
+# The same by nvcc, in $out/on_cuda.
 build_on_cuda() {
   nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
   [ -x "$nvcc" ] || { echo "SKIPPED: no nvcc here"; exit 77; }
@@ -115,9 +117,7 @@ build_on_cuda() {
   rm -f "$to"/*.o "$to"/*.obj "$to"/*.cu "$to/broken"
   names="-Itests/support/hip_on_cuda $include"
   flags="-x cu -std=c++20 -O1 -arch=sm_${MEMRA_CUDA_ARCH:-90a} -I. $names"
-  # shellcheck disable=SC2086
-  printf '#include "%s"\n' $suites | awk -v to="$to" '{ print >(to "/suites_" int((NR - 1) / 6) ".cu") }'
-  objects "$nvcc $flags" "$to"/suites_*.cu examples/spec_decode.cpp
+  objects "$nvcc $flags"
   for source in $plain; do
     # shellcheck disable=SC2086
     g++ -std=c++20 -O1 -DMEMRA_TEST_HIP $names -isystem "$lib/include" -c $source -o "$to/$(basename $source .cpp).o" ||

@@ -29,5 +29,32 @@ arm HipRedHipScan 'no data-parallel primitive'
 arm HipRedHipScan 'no 64-bit multiply'
 arm HipRedHipDraft 'no data-parallel primitive'
 arm gpu_items.*PortableConv 'scratch'
-printf 'x:\n\tv_cvt_f32_fp8 v0, v1\n' | awk -f "$here/isa.awk" | grep -q 'conversion instruction of fp8' || { echo "NOT NOTICED: fp8 instructions"; exit 1; }
-printf '_ZN5memra6detail10gpu_blocksINS0_9HipAttendIXEE:\n\tglobal_load_b32 v1, v0, s[2:3]\n' | awk -f "$here/isa.awk" | grep -q 'a plane by 32 bits' || { echo "NOT NOTICED: planes addressed by 32 bits"; exit 1; }
+# What a compiler does not do when asked to, as it would be printed.
+text() { # WORDS ASSEMBLY
+  printf "$2" | awk -f "$here/isa.awk" | grep -q ": $1" || { echo "NOT NOTICED: $1"; exit 1; }
+}
+attend=_ZN5memra6detail10gpu_blocksINS0_9HipAttendILNS_6FormatE1ELS3_1ELb1ELj128EEEEEvT_
+text 'a conversion instruction of fp8' 'x:\n\tv_cvt_f32_fp8 v0, v1\n'
+text 'a conversion instruction of fp8' 'x:\n\tv_cvt_pk_bf8_f32 v0, v1, v2\n'
+text 'a plane by 32 bits' "$attend:\n\tglobal_load_b32 v1, v0, s[2:3]\n"
+text 'memory of its own' "$attend:\n\tscratch_store_dword off, v1, s0\n"
+text 'memory of its own' "$attend:\n\tbuffer_load_dword v1, off, s[0:3], 0\n"
+text 'narrow loads' "$attend:\n\tglobal_load_dwordx2 v[0:1], v[2:3], off\n.Lfunc_end0:\n"
+text 'no 16-byte load' '_Z10gpu_blocksI9HipAppendE:\n.Lfunc_end0:\n'
+text 'no 16-byte store' '_Z10gpu_blocksI9HipAppendE:\n.Lfunc_end0:\n'
+facts='amdhsa.kernels:\n  - .args: []\n'
+text 'scratch' "$facts    .name: $attend\n    .private_segment_fixed_size: 8\namdhsa.target: x\n"
+text 'vector registers spilled' "$facts    .name: $attend\n    .vgpr_spill_count: 1\namdhsa.target: x\n"
+text 'scalar registers spilled' "$facts    .name: $attend\n    .sgpr_spill_count: 1\namdhsa.target: x\n"
+text 'shared memory' "$facts    .name: $attend\n    .group_segment_fixed_size: 70000\namdhsa.target: x\n"
+
+# rocPRIM has the argmax where its headers are, a portable body where not.
+printf '#if __has_include(<rocprim/block/block_reduce.hpp>) && !defined(MEMRA_HIP_WITHOUT_ROCPRIM)\nthere_it_is\n#endif\n' >"$work/rocprim.cpp"
+argmax=PortableArgmax
+other=HipArgmax
+if "$@" -E "$work/rocprim.cpp" -o - | grep -q '^there_it_is'; then
+  argmax=HipArgmax
+  other=PortableArgmax
+fi
+grep -q "^_Z.*$argmax" "$work/kernels.$target.s" || { echo "$target: no $argmax"; exit 1; }
+if grep -q "^_Z.*$other" "$work/kernels.$target.s"; then echo "$target: $other beside $argmax"; exit 1; fi
