@@ -305,6 +305,17 @@ mutant late 'a lost snapshot says that it is valid' snapshot.hpp '&& !record_->w
 mutant late 'a snapshot does not know what it was queued with' detail/lineage.hpp 'work.add(*d.dev);' ';'
 mutant late 'a lost prefix is taken' detail/prefix_io.hpp 'if (prefix.work_.failed()) {' 'if (false) {'
 mutant lost_copies:S5 'what began behind a failure is believed' detail/late_queue.hpp 'end_batch(true);  // begun' '// begun'
+mutant 'lost_copies:a replay' 'rows that a replay wrote again are believed' $core 'if (mirror < len)' 'if (false)'
+mutant 'lost_copies:in doubt from' 'a step is in doubt only as it begins' detail/lineage.hpp \
+  'open ? record->work.open(*d.dev) : record->work.add(*d.dev);' 'record->work.add(*d.dev);'
+mutant 'lost_copies:in doubt from' 'a step that has ended is in doubt' detail/queued_work.hpp \
+  'p.last = std::min(p.last, p.log->batch);' 'p.last = p.last;'
+mutant 'lost_copies:in doubt from' 'a position that is asked for ends the step' detail/round_state.hpp \
+  'if (was_open) core.rewriting(true);' ''
+mutant 'lost_copies:in doubt from' 'a graph that is queued again writes nothing' device_steps.hpp 'c->rewriting(false);' ''
+mutant 'lost_copies:kernels write' 'kernels write where the host is' $core 'rewriting(false);' ''
+mutant 'lost_copies:a replay' 'what failed once is whole again' detail/queued_work.hpp 'failed_ = failed_ || p->failed();' ''
+mutant 'lost_copies:a replay' 'a replay spoils what is below it' detail/lineage.hpp ' || record->pos <= from' ''
 mutant late 'work that was waited for is lost, too' ordered_dev.hpp 'if (s.ok() || s.asynchronous()) queue_' 'if (s.asynchronous()) queue_'
 mutant lost_copies:S5 'a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
 mutant lost_copies:S5 'a lost prefix is sent' detail/handover_io.hpp 'if (prefix.work_.failed())' 'if (false)'
@@ -330,7 +341,7 @@ mutant round 'one token alone is not applied' detail/host_round.hpp 'item.x >= r
   'item.x >= r.n_v_heads || accept < 2'
 mutant round 'a round that is given up leaves its state' round.hpp 'if (by_ == Strategy::replay) {' 'if (false) {'
 mutant round 'a failed commit does not taint' $core 'core.taint("an earlier device failure"); }' '}'
-mutant round 'a replay is owed from behind the round' round.hpp 'if (!all) c.pos = at;' ''
+mutant round 'a replay is owed from behind the round' round.hpp 'if (!all) c.pos = c.mirror = at;' ''
 mutant draft 'commit forgets a row' dflash_kv.hpp 's_->len += std::exchange' 's_->len += 0 * std::exchange'
 mutant draft 'truncate looks at no window' dflash_kv.hpp 'if (first < s_->resident && first < n)' 'if (false)'
 mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'
