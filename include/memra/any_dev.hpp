@@ -125,7 +125,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
   }
   std::size_t plane_gap() const noexcept { return table_->plane_gap(target_); }
   /// nullptr if the wrapped device does not say.
-  std::shared_ptr<const WorkBatch> work_batch() noexcept { return table_->work_batch(target_); }
+  std::shared_ptr<const WorkLog> work_log() noexcept { return table_->work_log(target_); }
 
   /// The wrapped device and its ops, for AnyKernels.
   void* target() const noexcept { return target_; }
@@ -146,7 +146,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
     Status (*wait)(void*, const Event&) noexcept;
     Status (*copy_batch)(void*, const CopyItem*, std::size_t) noexcept;
     std::size_t (*plane_gap)(const void*) noexcept;
-    std::shared_ptr<const WorkBatch> (*work_batch)(void*) noexcept;
+    std::shared_ptr<const WorkLog> (*work_log)(void*) noexcept;
   };
 
   template <class B>
@@ -198,7 +198,7 @@ class BasicAnyDev : public std::conditional_t<Caps.ops, detail::WithAnyKernels, 
         }
       },
       [](const void* d) noexcept { return plane_gap_of(*static_cast<const D*>(d)); },
-      [](void* d) noexcept { return work_batch_of(*static_cast<D*>(d)); },
+      [](void* d) noexcept { return work_log_of(*static_cast<D*>(d)); },
   };
 
   void* target_;

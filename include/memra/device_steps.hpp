@@ -36,7 +36,10 @@ class DeviceSteps {
 
   /// Says that recorded steps of `rows` rows in all were queued again: pos() is stale until catch_up.
   void replayed(std::size_t rows) noexcept {
-    if (auto* c = core()) c->note_ahead(rows);
+    auto* c = core();
+    if (c == nullptr) return;
+    c->note_ahead(rows);
+    c->rewriting(false);
   }
 
   /// pos, or while it is stale (replayed steps, Round::commit_d) the largest it can be.

@@ -8,6 +8,7 @@
 #include <memra/error.hpp>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace memra {
 
@@ -176,25 +177,27 @@ concept PeerCopyDev = KvDev<D> && KvDev<S> &&
   noexcept->std::same_as<Status>;
 };
 
-/// What is queued between two moments at which a device was waited for, and whether any of it failed.
-struct WorkBatch {
-  bool failed = false;
+/// What became of a device's work, in batches: a batch is what is queued between two moments at which the device was
+/// waited for.
+struct WorkLog {
+  std::uint64_t batch = 0;            ///< the one that what is queued now belongs to; the next one
+                                      ///< - once a download or synchronize that waits for all of it went well
+                                      ///< - once work has failed, or is said to have
+  std::vector<std::uint64_t> failed;  ///< batches of which something failed, ascending
 };
 
 /// Optional: a device whose queued work may fail, after the call that queued it went well, without the device being
-/// lost. `work_batch()` answers the batch that what is queued now belongs to: the same until a download or synchronize
-/// that waits for all of it goes well, or until work fails or is said to have. It may allocate on the host. nullptr:
-/// nothing is known.
+/// lost. `work_log()` answers the same log at every call, and may outlive the device. nullptr: nothing is known.
 template <class D>
-concept WorkBatchDev = KvDev<D> && requires(D& d) {
-  { d.work_batch() }
-  noexcept->std::same_as<std::shared_ptr<const WorkBatch>>;
+concept WorkLogDev = KvDev<D> && requires(D& d) {
+  { d.work_log() }
+  noexcept->std::same_as<std::shared_ptr<const WorkLog>>;
 };
 
 template <class D>
-std::shared_ptr<const WorkBatch> work_batch_of(D& dev) noexcept {
-  if constexpr (WorkBatchDev<D>) {
-    return dev.work_batch();
+std::shared_ptr<const WorkLog> work_log_of(D& dev) noexcept {
+  if constexpr (WorkLogDev<D>) {
+    return dev.work_log();
   } else {
     return nullptr;
   }

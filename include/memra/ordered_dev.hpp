@@ -223,11 +223,8 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
     return later(name, 0, run);
   }
   std::size_t plane_gap() const noexcept { return plane_gap_of(dev_); }
-  /// See WorkBatchDev.
-  std::shared_ptr<const WorkBatch> work_batch() noexcept {
-    if (!queue_->batch) queue_->batch = std::make_shared<WorkBatch>();
-    return queue_->batch;
-  }
+  /// See WorkLogDev.
+  std::shared_ptr<const WorkLog> work_log() noexcept { return queue_->log; }
 
  private:
   static Status no_memory(const char* call, std::size_t n) noexcept {

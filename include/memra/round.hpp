@@ -138,7 +138,7 @@ class Round {
       if (Status s = detail::copy_replay(c, true); !s) return s;
       taint.done();
     }
-    c.step_open = false;
+    c.end_step();
     return {};
   }
 
@@ -253,7 +253,7 @@ class Round {
   void committed_d() noexcept {
     Core& c = *core_;
     c.note_ahead(rows());
-    c.step_open = false;
+    c.end_step();
   }
 
   Result<RolledBack> commit_replay(std::size_t accept) noexcept {
@@ -263,7 +263,7 @@ class Round {
     detail::TaintScope<Dev> taint(c);
     if (Status s = all ? c.store_pos(at + accept) : detail::copy_replay(c, true); !s) return s;
     c.move_to(at + accept);
-    if (!all) c.pos = at;
+    if (!all) c.pos = c.mirror = at;
     taint.done();
     return RolledBack{c.pos, c.len - c.pos};
   }

@@ -35,7 +35,8 @@ class CacheSnapshot {
   std::size_t pos() const noexcept { return record_ ? record_->pos : 0; }
 
   /// True if it holds a whole state of a branch its cache has not given up, as far as is known by now: on a device that
-  /// says so (WorkBatchDev), not if what was queued with its copy or before it has failed since.
+  /// says so (WorkLogDev), not if what was queued with its copy or before it has failed since, or a replay that wrote
+  /// its rows again.
   bool valid() const noexcept { return record_ && record_->written && !record_->stale && !record_->work.failed(); }
 
   /// Device bytes held.
@@ -64,9 +65,11 @@ class CacheSnapshot {
                              "the snapshot is half-written: its last snapshot_into failed");
     }
     if (record_->work.failed()) {
-      return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                             "the snapshot at position %zu is lost: work that was queued with its copy failed later",
-                             record_->pos);
+      return Status::failure(
+          ErrorKind::bad_state, call, 0, 0,
+          "the snapshot at position %zu is lost: work that was queued with its copy, or that wrote its rows "
+          "again, failed later",
+          record_->pos);
     }
     if (!record_->stale) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0,

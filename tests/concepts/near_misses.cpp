@@ -23,7 +23,7 @@ static_assert(missing<int>() == 11 && !memra::KvDev<int>);
 
 // Nothing optional comes for free.
 static_assert(!memra::LaunchDev<MinimalDev> && !memra::BatchedCopyDev<MinimalDev> && !memra::PeerCopyDev<MinimalDev> &&
-              !memra::WorkBatchDev<MinimalDev>);
+              !memra::WorkLogDev<MinimalDev>);
 
 // alloc and zeros return the buffer, so a bad one takes them along.
 static_assert(!memra::DevHasBuffer<BufferIsVector<false>> && missing<BufferIsVector<false>>() == 3);

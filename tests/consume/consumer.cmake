@@ -1,4 +1,9 @@
-# What every consumer checks once it has memra::memra.
+# What every consumer checks once it has memra::memra. PLANT: what it is to notice.
+if(PLANT STREQUAL "flags")
+  target_compile_options(memra INTERFACE -O3)
+elseif(PLANT STREQUAL "own_tests")
+  add_custom_target(memra_unit_tests)
+endif()
 foreach(property IN ITEMS INTERFACE_COMPILE_OPTIONS INTERFACE_COMPILE_DEFINITIONS INTERFACE_LINK_LIBRARIES
                           INTERFACE_LINK_OPTIONS)
   get_target_property(value memra::memra ${property})

@@ -1,4 +1,4 @@
-# cmake -DWAY= ... -P run_consumer.cmake: see CMakeLists.txt beside it.
+# cmake -DWAY= ... [-DPLANT=] -P run_consumer.cmake: see CMakeLists.txt beside it.
 cmake_minimum_required(VERSION 3.22)
 
 function(run)
@@ -26,7 +26,30 @@ if(WAY MATCHES "find_package")
   # Installed by the build that runs this test, and used from where it was installed only.
   run("${CMAKE_COMMAND}" --install "${MEMRA_BUILD}" --prefix "${WORK}/prefix")
   list(APPEND arguments "-DCMAKE_PREFIX_PATH=${WORK}/prefix" "-DEXPECTED_VERSION=${MEMRA_VERSION}" -DMEMRA_INSTALLED=ON)
+  if(PLANT STREQUAL "header")
+    file(REMOVE "${WORK}/prefix/include/memra/detail/half.hpp")
+  elseif(PLANT STREQUAL "backend_header")
+    file(REMOVE "${WORK}/prefix/include/memra/cuda/scan.cuh")
+  elseif(PLANT STREQUAL "old_header")
+    file(APPEND "${WORK}/prefix/include/memra/cache.hpp" "// of another version")
+  elseif(PLANT STREQUAL "version")
+    list(APPEND arguments "-DEXPECTED_VERSION=99.0")
+  elseif(PLANT STREQUAL "component")
+    file(REMOVE "${WORK}/prefix/share/cmake/memra/memra-targets.cmake")
+  endif()
+  # A consumer includes a few; an install has all.
+  foreach(from IN ITEMS include backends/cuda/include backends/hip/include)
+    file(GLOB_RECURSE headers RELATIVE "${MEMRA_SOURCE}/${from}" "${MEMRA_SOURCE}/${from}/*")
+    foreach(header IN LISTS headers)
+      execute_process(COMMAND "${CMAKE_COMMAND}" -E compare_files "${MEMRA_SOURCE}/${from}/${header}"
+                              "${WORK}/prefix/include/${header}" RESULT_VARIABLE differs ERROR_QUIET)
+      if(differs)
+        message(FATAL_ERROR "not installed as it is: ${header}")
+      endif()
+    endforeach()
+  endforeach()
 endif()
+list(APPEND arguments "-DPLANT=${PLANT}")
 run("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}/${folder}" -B "${WORK}/build" ${arguments})
 run("${CMAKE_COMMAND}" --build "${WORK}/build")
 if(folder STREQUAL "hip")

@@ -2,8 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
-#include <memra/host_dev.hpp>
-#include <memra/version.hpp>
+#include <memra/memra.hpp>
 
 int main() {
   memra::HostDev dev;

@@ -104,7 +104,7 @@ class LateMachine {
         snapshot(held_[op.a % 3]);
         break;
       case 'r':
-        rollback(held_[op.a % 3], op.b);
+        rollback(held_[op.a % 3], op.b, op.c);
         break;
       case 'z':
         if (good(cache_->reset())) after_cut({}, 0);
@@ -153,8 +153,7 @@ class LateMachine {
   struct Held {
     std::optional<Snapshot> snap;
     Tokens tokens;
-    bool confirmed = false;
-    bool rewritten = false;  ///< a replay wrote rows below it again and was not waited for yet
+    bool confirmed = false;  ///< it, and whatever wrote its rows again, was waited for
   };
   struct Published {
     std::optional<memra::CachePrefix<Async>> prefix;
@@ -209,7 +208,7 @@ class LateMachine {
     expect(plan_->fired() == 0, "a failure was never reported");
     plan_->disarm();
     sure_ = rows_.size();
-    for (Held& h : held_) h.confirmed = h.snap.has_value(), h.rewritten = false;
+    for (Held& h : held_) h.confirmed = h.snap.has_value();
     published_.confirmed = !published_.in_doubt;
   }
   /// Everything is waited for and compared.
@@ -254,16 +253,18 @@ class LateMachine {
   }
   /// What a take-back left to do, in steps the model has room for.
   bool replay(const memra::RolledBack& left) {
-    if (left.replay != 0) {  // it writes rows that were sure again
-      sure_ = std::min(sure_, left.pos);
-      for (Held& h : held_) h.rewritten = h.rewritten || h.tokens.size() > left.pos;
-    }
+    if (left.replay != 0) rows_in_doubt(left.pos);
     for (std::size_t done = 0; done < left.replay;) {
       const std::size_t n = std::min(max_step, left.replay - done);
       if (!forward(memra_test::part(rows_, left.pos + done, n))) return false;
       done += n;
     }
     return true;
+  }
+  /// What is queued from here on writes rows again that were sure.
+  void rows_in_doubt(std::size_t from) {
+    sure_ = std::min(sure_, from);
+    for (Held& h : held_) h.confirmed = h.confirmed && h.tokens.size() <= from;
   }
   void feed(std::size_t n, unsigned branch) {
     n = std::min(n, short_ctx - rows_.size());
@@ -324,7 +325,7 @@ class LateMachine {
   }
 
   void snapshot(Held& h) {
-    h.confirmed = h.rewritten = false;
+    h.confirmed = false;
     if (h.snap) {
       if (!good(cache_->snapshot_into(*h.snap))) return h.snap.reset();
     } else {
@@ -354,13 +355,25 @@ class LateMachine {
     ++refusals;
     return true;
   }
-  void rollback(Held& h, unsigned b) {
+  /// @param c  may say: if a replay is owed, go on to a snapshot whose rows it would write again, before it does
+  void rollback(Held& h, unsigned b, unsigned c) {
     if (!h.snap || lost(h)) return;
     const std::size_t accept = b % (rows_.size() - h.tokens.size() + 1);
     auto r = cache_->rollback(*h.snap, accept);
     if (!good(r)) return;
     after_cut(Tokens(h.tokens), accept);
-    replay(*r);
+    Held& on = held_[c / 4 % 3];
+    if (c % 4 != 0 || !on.snap || on.tokens.size() <= r->pos || lost(on)) {
+      replay(*r);
+      return;
+    }
+    rows_in_doubt(r->pos);  // kernels go by pos_d
+    if (c / 16 % 2 == 0) {
+      if (!wait() || doubt_) return;
+      confirm();
+      rows_in_doubt(r->pos);  // should its next value be lost, they still write from here on
+    }
+    rollback(on, b / 8, 1);
   }
 
   /// What `dev` has queued is run, but nobody asks it how that went: whichever call comes next says so.
@@ -416,7 +429,7 @@ class LateMachine {
     published_.in_doubt = !published_.confirmed;
     const Held* back = nullptr;
     for (Held& h : held_) {
-      if (!lost(h) && h.snap && !h.rewritten) back = &h;
+      if (!lost(h) && h.snap) back = &h;
     }
     if (back != nullptr) {
       const std::size_t sure = plant_ == LatePlant::rows_are_trusted ? rows_.size() : sure_;

@@ -18,6 +18,9 @@ says 'no bug has any of these words'
 : >"$dir/tests/unit/cases.cpp"
 refuses --plant cases:B54
 says 'NO TEST: cases:B54'
+test='#define TEST_CASE(name) static void test()\nTEST_CASE("B54") {\n}\n'
+# shellcheck disable=SC2059  # a format
+printf "$test" >"$dir/tests/unit/cases.cpp"
 echo 'int main() { return 0; }' >"$dir/tests/support/main.cpp"
 refuses cases:B54
 says 'NOT NOTICED: cases:B54'
@@ -25,7 +28,7 @@ echo 'int main() { return 1; }' >"$dir/tests/support/main.cpp"
 refuses cases:B54
 says 'FAILS WITHOUT A BUG: cases:B54'
 echo 'int main() { return 0; }' >"$dir/tests/support/main.cpp"
-printf '// B54\n#include <memra/plan.hpp>\n' >"$dir/tests/unit/cases.cpp"
+printf "#include <memra/plan.hpp>\n$test" >"$dir/tests/unit/cases.cpp"
 sed 's|{a.v_format, a.v_layout|{a.v_format  , a.v_layout|' "$1/include/memra/plan.hpp" >"$dir/include/memra/plan.hpp"
 refuses --plant cases:B54
 says 'NOT PLANTED: cases:B54'

@@ -1,5 +1,6 @@
 // Copies that fail after the call which queued them went well: what was made by them says so, and nothing believes it.
 #include <cstddef>
+#include <cstdint>
 #include <memra/any_dev.hpp>
 #include <memra/cache.hpp>
 #include <memra/counting_dev.hpp>
@@ -31,8 +32,8 @@ using Below = memra::FaultDev<memra::PoisonDev<memra::HostDev>>;
 using Late = memra::OrderedDev<Below>;
 using Wrapped = memra::CountingDev<memra::FaultDev<Late>>;
 
-static_assert(memra::WorkBatchDev<Late> && memra::WorkBatchDev<Wrapped>);
-static_assert(!memra::WorkBatchDev<memra::HostDev> && !memra::WorkBatchDev<memra::CountingDev<memra::HostDev>>);
+static_assert(memra::WorkLogDev<Late> && memra::WorkLogDev<Wrapped>);
+static_assert(!memra::WorkLogDev<memra::HostDev> && !memra::WorkLogDev<memra::CountingDev<memra::HostDev>>);
 
 /// The n-th call of an operation from now on fails when its turn comes.
 void arm(Below& below, std::size_t n, memra::DevOp op = memra::DevOp::copy) {
@@ -138,6 +139,164 @@ TEST_CASE("S5 a snapshot is lost with work that was queued before it on any of i
   REQUIRE_FALSE(blind.valid());
   memra::check(c.rollback(early, 0));
   REQUIRE(image(c) == straight(cfg, stream(3)));
+}
+
+/// Snapshots at 3 and 5 of a cache that stands at 7, all of it waited for, and then back at 3 with a replay of 4 owed.
+struct Replaying {
+  memra::ModelConfig cfg = memra_test::hybrid_model();
+  Late dev;
+  memra::Cache<Late> cache = memra::check(memra::Cache<Late>::create(dev, cfg, 20));
+  Tokens tokens = stream(7);
+  memra::CacheSnapshot<Late> below = fed_to(3);
+  memra::CacheSnapshot<Late> above = fed_to(5);
+
+  Replaying() {
+    fed_to(7);
+    REQUIRE(dev.synchronize().ok());
+    back();
+  }
+  memra::CacheSnapshot<Late> fed_to(std::size_t n) {
+    memra::check(memra_test::feed(cache, memra_test::part(tokens, cache.pos(), n - cache.pos())));
+    return memra::check(cache.snapshot());
+  }
+  void back() { REQUIRE(memra::check(cache.rollback(below, 4)).replay == 4); }
+  /// Feeds `n` rows that are there already. An upload of theirs fails, which a call of the engine's own reports.
+  void torn(std::size_t n) {
+    arm(dev.inner(), 1, memra::DevOp::upload);
+    const memra::Status fed = memra_test::feed(cache, memra_test::part(tokens, cache.pos(), n));
+    const memra::Status waited = dev.synchronize();
+    dev.inner().disarm();
+    REQUIRE((fed.asynchronous() || (fed.ok() && waited.asynchronous())));
+    REQUIRE(dev.synchronize().ok());
+    REQUIRE_FALSE(cache.tainted());
+  }
+  /// A copy of the engine's own, which has nothing to do with this cache, fails.
+  void other_work_fails() {
+    auto b = memra::check(dev.zeros(8));
+    REQUIRE(dev.synchronize().ok());
+    arm(dev.inner(), 1);
+    memra::check(dev.copy(b.data(), b.data() + 4, 4));
+    fail_now(dev, dev.inner());
+  }
+  bool lost() {
+    if (above.valid()) return false;
+    const auto before = image(cache);
+    REQUIRE(says(cache.rollback(above, 0).status(), ErrorKind::bad_state, "lost"));
+    REQUIRE(says(cache.rollback(above, 0).status(), ErrorKind::bad_state, "wrote its rows again"));
+    REQUIRE(image(cache) == before);
+    REQUIRE(below.valid());
+    memra::check(cache.rollback(below, 0));
+    REQUIRE(image(cache) == straight(cfg, stream(3)));
+    return true;
+  }
+  bool whole() {
+    if (!above.valid()) return false;
+    memra::check(cache.rollback(above, 0));
+    REQUIRE(image(cache) == straight(cfg, stream(5)));
+    memra::check(memra_test::feed(cache, memra_test::part(tokens, 5, 2)));
+    REQUIRE(dev.synchronize().ok());
+    return true;
+  }
+};
+
+TEST_CASE("S5 a snapshot whose rows a replay wrote again is lost with that replay, and is not once it went well",
+          "[wrappers]") {
+  {
+    Replaying r;
+    r.torn(2);  // rows 3 and 4
+    REQUIRE(r.lost());
+  }
+  {
+    Replaying r;
+    memra::check(memra_test::feed(r.cache, memra_test::part(r.tokens, 3, 2)));
+    REQUIRE(r.dev.synchronize().ok());
+    r.torn(2);  // rows 5 and 6, which it does not count on
+    REQUIRE(r.whole());
+  }
+  {
+    Replaying r;
+    memra::check(memra_test::feed(r.cache, memra_test::part(r.tokens, 3, 1)));
+    REQUIRE(r.dev.synchronize().ok());
+    r.torn(1);  // row 4, in another batch than row 3
+    REQUIRE(r.lost());
+  }
+  {
+    Replaying r;
+    memra::check(memra_test::feed(r.cache, memra_test::part(r.tokens, 3, 4)));
+    REQUIRE(r.dev.synchronize().ok());
+    r.other_work_fails();
+    REQUIRE(r.whole());
+    r.back();  // what failed once stays failed, whatever goes well later
+    r.torn(3);
+    memra::check(r.cache.rollback(r.below, 4));
+    REQUIRE(r.dev.synchronize().ok());
+    memra::check(memra_test::feed(r.cache, memra_test::part(r.tokens, 3, 4)));
+    REQUIRE(r.dev.synchronize().ok());
+    REQUIRE(r.lost());
+    memra::check(memra_test::feed(r.cache, memra_test::part(r.tokens, 3, 2)));
+    memra::check(r.cache.snapshot_into(r.above));
+    REQUIRE(r.whole());
+  }
+}
+
+TEST_CASE("S5 a step that writes rows again is in doubt from its begin to its end, whatever is waited for between",
+          "[wrappers]") {
+  {
+    Replaying r;
+    memra::check(memra::check(r.cache.begin_step(2)).kv_write(1));
+    REQUIRE(r.dev.synchronize().ok());
+    r.other_work_fails();  // its kernels', for all that is known
+    REQUIRE(r.lost());
+  }
+  {
+    Replaying r;
+    memra::check(r.cache.begin_step(2));
+    REQUIRE(r.dev.synchronize().ok());
+    r.back();  // it has ended
+    REQUIRE(r.dev.synchronize().ok());
+    r.other_work_fails();
+    REQUIRE(r.whole());
+  }
+  {
+    Replaying r;
+    REQUIRE(r.dev.synchronize().ok());
+    r.cache.replayed(0);
+    memra::check(r.cache.begin_device_step(2));
+    memra::check(r.cache.catch_up());  // the step is open still
+    REQUIRE(r.dev.synchronize().ok());
+    r.other_work_fails();
+    REQUIRE(r.lost());
+  }
+  {
+    Replaying r;
+    REQUIRE(r.dev.synchronize().ok());
+    r.cache.replayed(0);  // of a graph that was queued again, at a position that the device knows
+    memra::check(r.cache.catch_up());
+    r.other_work_fails();
+    REQUIRE(r.whole());
+    r.back();
+    REQUIRE(r.dev.synchronize().ok());
+    auto b = memra::check(r.dev.zeros(8));
+    arm(r.dev.inner(), 1);
+    memra::check(r.dev.copy(b.data(), b.data() + 4, 4));
+    r.cache.replayed(2);
+    fail_now(r.dev, r.dev.inner());
+    REQUIRE(r.lost());
+  }
+}
+
+TEST_CASE("S5 kernels write where pos_d says: a snapshot above it is lost with the store that would have moved it",
+          "[wrappers]") {
+  Replaying r;
+  REQUIRE(r.dev.synchronize().ok());  // pos_d is 3
+  arm(r.dev.inner(), 1, memra::DevOp::store_i32);
+  memra::check(r.cache.rollback(r.above, 0));
+  fail_now(r.dev, r.dev.inner());
+  std::int32_t pos = 0;
+  memra::check(r.dev.download(reinterpret_cast<std::byte*>(&pos), reinterpret_cast<const std::byte*>(r.cache.pos_d(0)),
+                              sizeof pos));
+  REQUIRE(pos == 3);
+  REQUIRE(r.lost());
 }
 
 TEST_CASE("S5 a prefix whose copies failed later becomes no cache, and is not sent", "[wrappers]") {

@@ -55,6 +55,8 @@ struct CacheCore {
   bool tainted = false;
   const char* tainted_by = "";  ///< words for messages, where tainted
 
+  std::size_t mirror = 0;  ///< no stage's pos_d is below this, if what is queued goes well
+
   bool step_open = false;
   std::uint64_t step_id = 0;
   std::uint64_t round_id = 0;  ///< the step that is a round's; another number: the open step is a plain one
@@ -150,6 +152,19 @@ struct CacheCore {
     step_bound = bound;
     if (anywhere) longest = std::max(longest, rows);
     wrote(pos, rows);
+    rewriting(true);
+  }
+  void end_step() noexcept {
+    step_open = false;
+    if constexpr (WorkLogDev<Dev>) lineage->close();
+  }
+
+  /// Kernels write where pos_d says: while a replay is owed, rows that snapshots beyond it count on. Those are lost,
+  /// too, if what is queued now fails, and until the open step ends if it is one that writes them.
+  void rewriting(bool by_step) noexcept {
+    if constexpr (WorkLogDev<Dev>) {
+      if (mirror < len) lineage->rewrite(mirror, devices, by_step);
+    }
   }
 
   /// Kernels may have written rows [at, at + rows).
@@ -212,9 +227,9 @@ struct CacheCore {
 
   /// The open step's first rows are committed: everything the host knows moves to `now`.
   void move_to(std::size_t now) noexcept {
-    pos = now;
+    pos = mirror = now;
     len = std::max(len, now);
-    step_open = false;
+    end_step();
     if (taps) taps->commit(now);
   }
 
@@ -250,12 +265,15 @@ struct CacheCore {
     return {};
   }
 
-  /// Overwrites every stage's pos_d in place.
+  /// Overwrites every stage's pos_d in place. If a store fails later, kernels behind it write where pos_d was before.
   Status store_pos(std::size_t value) noexcept {
+    mirror = std::min(mirror, value);
     const auto v = static_cast<std::int32_t>(value);
     for (const StageState& s : stages) {
       if (Status f = devices[s.device].dev->store_i32(s.pos_d, &v, 1); !f) return f;
     }
+    rewriting(false);
+    mirror = value;
     return {};
   }
 
@@ -315,7 +333,7 @@ struct CacheCore {
 
   /// Rows at or beyond `end` are given up: closes the step and drops whatever belonged to them.
   void cut(std::size_t end) noexcept {
-    step_open = false;
+    end_step();
     lineage->cut(end);
     if (parked_pos > end) parked_valid = false;
     if (taps) taps->cut(end);

@@ -53,7 +53,7 @@ Status advance_on_device(CacheCore<Dev>& core) noexcept {
     if (Status s = launch(*core.devices[stage.device].dev, "advance", Grid{1, 1, 1}, body); !s) return s;
   }
   core.note_ahead(core.step_rows);
-  core.step_open = false;
+  core.end_step();
   taint.done();
   return {};
 }

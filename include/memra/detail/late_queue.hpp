@@ -32,10 +32,10 @@ struct LateQueue {
   Dev* dev = nullptr;  // nullptr once the OrderedDev is gone; the queue is empty then
   std::unique_ptr<Work> head;
   Work* tail = nullptr;
-  std::size_t queued = 0;            // ever
-  std::size_t done = 0;              // ever
-  Status late;                       // first failure of queued work that no call has reported yet
-  std::shared_ptr<WorkBatch> batch;  // of what is queued now; made when somebody asks
+  std::size_t queued = 0;  // ever
+  std::size_t done = 0;    // ever
+  Status late;             // first failure of queued work that no call has reported yet
+  std::shared_ptr<WorkLog> log = std::make_shared<WorkLog>();
 
   /// @return nullptr if the host has no memory
   template <class F>
@@ -76,8 +76,8 @@ struct LateQueue {
 
   /// What is queued from here on is another batch.
   void end_batch(bool failed) noexcept {
-    if (batch) batch->failed = failed;
-    batch.reset();
+    if (failed) log->failed.push_back(log->batch);
+    ++log->batch;
   }
 
   /// Hands out a failure of queued work as that of the call in hand. A lost device stays lost.

@@ -14,7 +14,7 @@ struct SnapRecord {
   std::size_t pos = 0;
   bool written = false;  ///< false while, and after a failure of, a snapshot or snapshot_into
   bool stale = false;    ///< the branch it belonged to was given up
-  QueuedWork work;       ///< its copies, and all that was queued before them and not waited for
+  QueuedWork work;  ///< its copies, all that was queued before them and not waited for, and what wrote its rows again
 
   void begin() noexcept {
     written = false;
@@ -41,6 +41,22 @@ class Lineage {
     record->work.reserve(devices);
     records_.push_back(record);
     return record;
+  }
+
+  /// Rows from `from` on, which snapshots beyond it count on, may be written again by what is queued on these devices,
+  /// and until close() if `open`.
+  template <class Devices>
+  void rewrite(std::size_t from, const Devices& devices, bool open) noexcept {
+    for (const std::weak_ptr<SnapRecord>& r : records_) {
+      const auto record = r.lock();
+      if (!record || record->pos <= from) continue;
+      for (const auto& d : devices) open ? record->work.open(*d.dev) : record->work.add(*d.dev);
+    }
+  }
+  void close() noexcept {
+    for (const std::weak_ptr<SnapRecord>& r : records_) {
+      if (const auto record = r.lock()) record->work.close();
+    }
   }
 
   /// The cache's committed rows now end at `end`: what was taken beyond it is stale for ever.

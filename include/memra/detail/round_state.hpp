@@ -136,6 +136,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
   core.wrote(furthest, core.longest);
   core.move_to(static_cast<std::size_t>(pos));
   core.step_open = was_open;
+  if (was_open) core.rewriting(true);
   if (agree && status == 0 && !ran_out) return {};
   if (!agree) {
     core.taint("stages that were at different steps or rounds");

@@ -168,7 +168,7 @@ class WrapDev : public ForwardKernels<Dev> {
   Status through(const char* name, const F& run) noexcept {
     return call({DevOp::launch, name, 0, nullptr}, [&] { return run(dev_); });
   }
-  std::shared_ptr<const WorkBatch> work_batch() noexcept requires WorkBatchDev<Dev> { return dev_.work_batch(); }
+  std::shared_ptr<const WorkLog> work_log() noexcept requires WorkLogDev<Dev> { return dev_.work_log(); }
   std::size_t plane_gap() const noexcept {
     const std::size_t inner = plane_gap_of(dev_);
     const std::size_t own = shared_->policy.gap();
