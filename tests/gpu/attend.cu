@@ -193,14 +193,14 @@ TEST_CASE("every kernel once", "[attend]") {
 TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
-  KvShape s;  // 32 kv heads: at most 32 chunks of 256 keys, then they grow
+  KvShape s;  // 32 kv heads: at most 32 chunks of 128 keys, then they grow
   s.n_heads = 64;
   s.n_kv = 32;
   s.dk = s.dv = 64;
   s.rows = 8400;
   s.layout = L::split;
-  const std::size_t border = memra::detail::attend_most_chunks(s.n_kv, s.dv) * memra::detail::attend_smallest_chunk;
-  REQUIRE(border == 8192);
+  const std::size_t border = memra::detail::cuda_attend_chunks(s.n_kv, s.dv) * memra::detail::attend_chunk_unit;
+  REQUIRE(border == 4096);
   for (const std::size_t window : {std::size_t{0}, std::size_t{3000}, std::size_t{5}}) {
     s.window = window;
     const AttendOn<memra::CudaDev> a(dev, s, border + 30, 6);

@@ -66,9 +66,9 @@ struct GpuLaunch {
     if constexpr (requires(Body own) { own.complete(driver); }) {
       Body own = body;
       own.complete(driver);
-      return blocks(stream, g, own);
+      return blocks(stream, driver, g, own);
     } else if constexpr (GpuBlockBody<Body>) {
-      return blocks(stream, g, body);
+      return blocks(stream, driver, g, body);
     } else {
       const std::size_t total = g.x * g.y * g.z;
       if (total <= 0x7fffffffU) return items<std::uint32_t>(stream, g, total, body);
@@ -77,7 +77,10 @@ struct GpuLaunch {
   }
 
  private:
-  static typename Api::Error blocks(typename Api::Stream stream, const Grid& g, const Body& body) noexcept {
+  /// A body that says `waits_itself` may begin while the kernel before it ends, where the device can: it waits for
+  /// that one's results before it touches memory.
+  static typename Api::Error blocks(typename Api::Stream stream, [[maybe_unused]] const typename Api::Driver& driver,
+                                    const Grid& g, const Body& body) noexcept {
     void* args[] = {const_cast<Body*>(&body)};
     const void* kernel = nullptr;
     if constexpr (requires { Body::least_blocks; }) {
@@ -91,8 +94,14 @@ struct GpuLaunch {
     if (shared > 48 * 1024) {
       if (const auto e = Api::allow_shared(kernel, shared); e != Api::ok) return e;
     }
-    return Api::launch(kernel, static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z),
-                       Body::block_threads, args, shared, stream);
+    const auto x = static_cast<unsigned>(g.x);
+    const auto y = static_cast<unsigned>(g.y);
+    const auto z = static_cast<unsigned>(g.z);
+    if constexpr (requires { Body::waits_itself; }) {
+      return Api::launch_early(driver, kernel, x, y, z, Body::block_threads, args, shared, stream);
+    } else {
+      return Api::launch(kernel, x, y, z, Body::block_threads, args, shared, stream);
+    }
   }
 
   template <class Index>

@@ -177,6 +177,21 @@ struct CudaApi {
                       std::size_t shared_bytes, Stream s) noexcept {
     return cudaLaunchKernel(kernel, dim3(x, y, z), dim3(threads, 1, 1), args, shared_bytes, s);
   }
+  /// As `launch`, for a kernel that waits for the one before it by itself: where the device can, it begins early.
+  static Error launch_early(const Driver& d, const void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads,
+                            void** args, std::size_t shared_bytes, Stream s) noexcept {
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(x, y, z);
+    config.blockDim = dim3(threads, 1, 1);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = s;
+    config.attrs = &early;
+    config.numAttrs = d.encode_map != nullptr ? 1 : 0;
+    return cudaLaunchKernelExC(&config, kernel, args);
+  }
   /// Lets a kernel have `bytes` of dynamic shared memory.
   static Error allow_shared(const void* kernel, std::size_t bytes) noexcept {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

@@ -29,24 +29,23 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::barriers_at;
   using Base::Base;
   using Base::block_threads;
-  using Base::boxes_at;
   using Base::columns;
   using Base::flags_at;
   using Base::groups;
   using Base::k;
+  using Base::load_queries;
   using Base::mapped;
   using Base::mask;
   using Base::maxima_at;
-  using Base::narrow;
   using Base::owners_at;
   using Base::partials;
   using Base::prepare_queries;
   using Base::ranges_at;
   using Base::score;
-  using Base::seen;
   using Base::shape;
   using Base::slice_dims;
   using Base::slices;
+  using Base::span;
   using Base::stages;
   using Base::step_bytes;
   using Base::step_keys;
@@ -54,143 +53,170 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::v;
   using Base::warps;
   using Base::weigh;
+  using Base::wild_scales;
+  using typename Base::Batch;
   using typename Base::KStage;
   using typename Base::Place;
   using typename Base::Sums;
   using typename Base::Values;
   using typename Base::VStage;
   static constexpr unsigned Tiles = Block::n_tiles;
+  static_assert(attend_chunk_unit % step_keys == 0);
 
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const {
+    let_next_begin();
+    Place at = place(item);
+    const std::uint32_t barriers = at.base + barriers_at();
+    if (mapped && threadIdx.x == 0) {
+      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, 1);
+    }
+    wait_for_previous();
+    const std::int32_t pos = *shape.pos_d;
+    Batch queries;
+    load_queries(at, at.warp * Base::batch, queries);
+    if (mapped && threadIdx.x == 0) barrier_publish();
+    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
+    if (threadIdx.x < columns) {
+      const unsigned c = at.first_column + threadIdx.x;
+      const unsigned row = c / at.heads;
+      owners[threadIdx.x] = {row, at.kv_head * at.heads + (c - row * at.heads)};
+    }
+    if (threadIdx.x < 4) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
+    const uint2 a = span(pos, at.row_a);
+    const uint2 b = span(pos, at.row_b);
+    if (b.x >= b.y) return;
+    // Rows on both sides of a rung of the grid: once more, for those on the other side.
+    const unsigned size = shape.chunk_keys(b.y);
+    at.size = a.y == 0 ? size : shape.chunk_keys(a.y);
+    const bool mixed = at.size != size;
+    unsigned steps = 0;
+    Reach reach = reach_of(at, a, b, mixed);
+    __syncthreads();  // barriers
+    start(at, reach, steps);
+    prepare_queries(at, queries);
+    for (;;) {
+      if (reach.lo < reach.hi) pass(at, pos, reach, mixed, steps);
+      if (at.size == size) return;
+      at.size = size;
+      reach = reach_of(at, a, b, mixed);
+      __syncthreads();  // the earlier pass is over
+      start(at, reach, steps);
+    }
+  }
+
+ private:
+  __device__ Place place(const Item& item) const {
+    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
     Place at;
+    at.shared = memra_attend_shared;
+    at.base = shared_address(memra_attend_shared);
     at.warp = threadIdx.x / 32;
     at.lane = threadIdx.x % 32;
     at.g = at.lane / 4;
     at.t = at.lane % 4;
     at.heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
     const auto x = static_cast<unsigned>(item.x);
-    at.first_column = x % tiles * columns;
-    at.kv_head = x / tiles / slices;
-    at.slice = x / tiles % slices;
-    at.chunk = item.y;
-    at.k_offset = KStage::box_offset(at.kv_head * shape.dk, KStage::scale_bytes);
-    at.k_quants = k.piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
-    at.k_scales = k.scales_at + (at.warp * 16 + at.g) * 16;
-    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
+    const unsigned y = x / tiles;
+    at.first_column = (x - y * tiles) * columns;
+    at.kv_head = slices == 1 ? y : y / slices;
+    at.slice = y - at.kv_head * slices;
+    at.chunk = static_cast<unsigned>(item.y);
+    at.k_element = at.kv_head * Base::dk;
+    at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
+    at.k_quants = KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
+    at.k_scales = KStage::scales_at + (at.warp * 16 + at.g) * KStage::scales_width +
+                  KStage::box_offset(at.k_element, KStage::scale_bytes);
 #pragma unroll
     for (unsigned i = 0; i < groups; ++i) {
       const unsigned n = at.warp * groups + i;
-      const unsigned byte = VStage::box_offset(v_element, VStage::scale_bytes) + n * VStage::scale_bytes;
-      at.v_quants[i] = k.bytes + v.piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
-      at.v_scales[i] = k.bytes + v.scales_at + VStage::word_at(2 * at.t, byte & ~3U);
-      at.v_fifths[i] = k.bytes + v.fifths_at + VStage::word_at(2 * at.t, byte);
+      const unsigned byte = VStage::box_offset(at.v_element, VStage::scale_bytes) + n * VStage::scale_bytes;
+      at.v_quants[i] = KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
+      at.v_scales[i] = KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U);
+      at.v_fifths[i] = KStage::bytes + VStage::fifths_at + VStage::word_at(2 * at.t, byte);
       at.v_upper[i] = (byte & 2U) != 0;
     }
     at.row_a = at.first_column / at.heads;
     const unsigned last = (at.first_column + columns - 1) / at.heads;
-    at.row_b = last < shape.rows ? last : static_cast<unsigned>(shape.rows) - 1;
-    const AttendSpan a = shape.span(at.row_a);
-    const AttendSpan b = shape.span(at.row_b);
-    if (b.hi <= b.lo) return;
-    const std::size_t size_a = attend_chunk_keys(a.hi, shape.most_chunks);
-    const std::size_t size_b = attend_chunk_keys(b.hi, shape.most_chunks);
-    // Rows on both sides of a rung of the grid: once more, for those on the other side.
-    unsigned steps = 0;
-    for (at.size = size_a;; at.size = size_b) {
-      pass(at, steps);
-      if (at.size == size_b) return;
+    const auto rows = static_cast<unsigned>(shape.rows);
+    at.row_b = last < rows ? last : rows - 1;
+    return at;
+  }
+
+  /// The engine's copies of a step, each by one lane, spread over the warps; or a share of them by every thread.
+  /// @param lo, hi  keys outside are not read without the engine
+  __device__ void fetch(const Place& at, unsigned step, unsigned end, unsigned stage, unsigned lo, unsigned hi) const {
+    const std::uint32_t to = at.base + stage * step_bytes;
+    if (mapped) {
+      if (step >= end || at.lane != 0) return;
+      const std::uint32_t barrier = at.base + barriers_at() + 8 * stage;
+      const auto row = static_cast<std::int64_t>(step * step_keys);
+      if (at.warp == 0) barrier_expect(barrier, KStage::used + VStage::used);
+#pragma unroll
+      for (unsigned i = 0; i < KStage::boxes + VStage::boxes; ++i) {
+        if (at.warp != i % warps) continue;
+        if (i < KStage::boxes) {
+          k.copy_box(i, to, static_cast<int>(row - static_cast<std::int64_t>(k.plane.base)), at.k_element, barrier);
+        } else {
+          v.copy_box(i - KStage::boxes, to + KStage::bytes,
+                     static_cast<int>(row - static_cast<std::int64_t>(v.plane.base)), at.v_element, barrier);
+        }
+      }
+    } else {
+      if (step < end) {
+        k.copy(to, step * step_keys, lo, hi, at.k_element);
+        v.copy(to + KStage::bytes, step * step_keys, lo, hi, at.v_element);
+      }
+      copies_commit();
     }
   }
 
- private:
-  /// Keys that the rows of this pass see in the chunk.
+  /// Keys of the chunk that rows of this pass see: some of them, and all of them.
   struct Reach {
-    std::size_t lo = ~std::size_t{0};  ///< some row
-    std::size_t hi = 0;
-    std::size_t all_lo = 0;  ///< every row
-    std::size_t all_hi = ~std::size_t{0};
+    unsigned lo, hi, all_lo, all_hi;
   };
+  /// @param a, b   keys that the first and the last row of the block see; those between see keys between
+  /// @param mixed  not all rows have chunks of this size
+  __device__ static Reach reach_of(const Place& at, uint2 a, uint2 b, bool mixed) {
+    const unsigned lo = at.chunk * at.size;
+    const unsigned hi = lo + at.size;
+    Reach r = {a.x > lo ? a.x : lo, b.y < hi ? b.y : hi, b.x, a.y};
+    if (mixed) r.all_lo = r.hi;
+    return r;
+  }
 
-  /// @param steps  barriers' steps so far, over all passes
-  __device__ void pass(Place& at, unsigned& steps) const {
-    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
-    at.shared = memra_attend_shared;
-    at.base = shared_address(memra_attend_shared);
-    Reach reach;
-    for (unsigned row = at.row_a; row <= at.row_b; ++row) {
-      const AttendSpan s = seen(at, row);
-      if (s.hi == 0) continue;
-      reach.lo = s.lo < reach.lo ? s.lo : reach.lo;
-      reach.hi = s.hi > reach.hi ? s.hi : reach.hi;
-      reach.all_lo = s.lo > reach.all_lo ? s.lo : reach.all_lo;
-      reach.all_hi = s.hi < reach.all_hi ? s.hi : reach.all_hi;
-    }
-    if (reach.hi == 0) return;
-
-    const unsigned n = step_keys;
-    const std::size_t chunk_lo = at.chunk * at.size;
-    const std::size_t first = reach.lo / n;
-    const std::size_t end = (reach.hi + n - 1) / n;
-    const std::size_t k_element = at.kv_head * shape.dk;
-    const std::size_t v_element = at.kv_head * shape.dv + at.slice * slice_dims;
-    const std::uint32_t barriers = at.base + barriers_at();
-    auto* const boxes = reinterpret_cast<AttendBox*>(at.shared + boxes_at());
-    const auto fetch = [&](std::size_t step, unsigned stage) {
-      const std::uint32_t to = at.base + stage * step_bytes();
-      if (mapped) {
-        if (step >= end) return;
-        const std::uint32_t barrier = barriers + 8 * stage;
-        const auto row = static_cast<std::int64_t>(step * n);
-        const auto k_row = row - static_cast<std::int64_t>(k.plane.base);
-        // One lane of each warp has its share of the boxes, none much work.
-        if (at.lane == 0) {
-          if (at.warp == 0) barrier_expect(barrier, k.quant_bytes() + v.quant_bytes());
-#pragma unroll 1
-          for (unsigned i = at.warp; i < k.quant_boxes() + v.quant_boxes(); i += warps) {
-            const AttendBox box = boxes[i];
-            copy_box_async(to + box.to, box.map, box.x, static_cast<int>(k_row) + box.y, barrier);
-          }
-        }
-        if constexpr (narrow) {
-          k.copy_narrow(to, k_row, k_element, 0);
-          v.copy_narrow(to + k.bytes, row - static_cast<std::int64_t>(v.plane.base), v_element, 1);
-          barrier_arrive_copied(barrier);
-        }
-      } else {
-        if (step < end) {
-          k.copy(to, step * n, reach.lo, reach.hi, k_element);
-          v.copy(to + k.bytes, step * n, reach.lo, reach.hi, v_element);
-        }
-        copies_commit();
-      }
-    };
-    const bool fresh = steps == 0;
-    if (fresh && mapped && threadIdx.x == 32) {
-      k.list(boxes, 0, k_element, 0);
-      const auto shift = static_cast<std::ptrdiff_t>(k.plane.base) - static_cast<std::ptrdiff_t>(v.plane.base);
-      v.list(boxes + k.quant_boxes(), k.bytes, v_element, static_cast<int>(shift));
-    }
-    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
-    if (fresh && threadIdx.x < columns) {
-      const unsigned c = at.first_column + threadIdx.x;
-      owners[threadIdx.x] = {c / at.heads, static_cast<unsigned>(at.kv_head) * at.heads + c % at.heads};
-    }
-    if (fresh && mapped && threadIdx.x == 0) {
-      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, narrow ? 1 + block_threads : 1);
-      barrier_publish();
-    }
-    __syncthreads();  // barriers; an earlier pass is over
-    // A pass begins with the stage after the last one's.
+  /// A pass begins with the stage after the last one's.
+  __device__ void start(const Place& at, const Reach& r, unsigned steps) const {
+    if (r.lo >= r.hi) return;
     unsigned stage = steps % stages;
-    for (unsigned i = 0; i + 1 < stages; ++i) fetch(first + i, (stage + i) % stages);
-    if (fresh) prepare_queries(at);
-    if (threadIdx.x < 2) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
-    auto* const ranges = reinterpret_cast<int2*>(at.shared + ranges_at());
+#pragma unroll 1
+    for (unsigned i = 0; i + 1 < stages; ++i) {
+      fetch(at, r.lo / step_keys + i, (r.hi + step_keys - 1) / step_keys, stage, r.lo, r.hi);
+      if (++stage == stages) stage = 0;
+    }
+  }
+
+  /// The rows whose chunks have at.size keys: this chunk of theirs, after `start`.
+  /// @param steps  barriers' steps so far, over all passes
+  __device__ void pass(const Place& at, std::int32_t pos, const Reach& reach, bool mixed, unsigned& steps) const {
+    constexpr unsigned n = step_keys;
+    const unsigned chunk_lo = at.chunk * at.size;
+    const unsigned chunk_hi = chunk_lo + at.size;
+    const unsigned first = reach.lo / n;
+    const unsigned end = (reach.hi + n - 1) / n;
+    const std::uint32_t barriers = at.base + barriers_at();
+    auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
+    auto* const ranges = reinterpret_cast<uint2*>(at.shared + ranges_at());
     if (threadIdx.x < columns) {
-      const unsigned c = threadIdx.x;
-      const AttendSpan s = owners[c].x < shape.rows ? seen(at, owners[c].x) : AttendSpan{};
-      ranges[c] = s.hi == 0 ? int2{0, 0} : int2{static_cast<int>(s.lo - chunk_lo), static_cast<int>(s.hi - chunk_lo)};
+      const unsigned row = owners[threadIdx.x].x;
+      uint2 r = {0, 0};
+      if (row < shape.rows) {
+        r = span(pos, row);
+        if (mixed && (r.y == 0 || shape.chunk_keys(r.y) != at.size)) r.y = 0;
+        r = {r.x > chunk_lo ? r.x : chunk_lo, r.y < chunk_hi ? r.y : chunk_hi};
+        r = r.x < r.y ? uint2{r.x - chunk_lo, r.y - chunk_lo} : uint2{0, 0};
+      }
+      ranges[threadIdx.x] = r;
     }
     barrier_publish();
     __syncthreads();
@@ -209,24 +235,32 @@ struct CudaAttend : CudaAttendAdd<Block> {
       for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
     }
 
-    for (std::size_t step = first; step < end; ++step) {
-      const std::uint32_t part = at.base + stage * step_bytes();
+    unsigned stage = steps % stages;
+    unsigned phase = steps / stages % 2;
+#pragma unroll 1
+    for (unsigned step = first; step < end; ++step) {
+      const std::uint32_t part = at.base + stage * step_bytes;
       const unsigned turn = steps % 2;
       if (mapped) {
-        barrier_wait(barriers + 8 * stage, steps / stages % 2);
+        barrier_wait(barriers + 8 * stage, phase);
       } else {
         wait_for_copies();
         __syncthreads();
       }
       float s[Tiles][4];
-      score(at, part, s);
+      const bool wild = wild_scales(at, part);
+      typename Base::Decoded values;
+      score(at, part, s, [&] { Base::begin_add(at, part, values); });
       const bool edge = step * n < reach.all_lo || step * n + n > reach.all_hi;
-      if (edge) mask(at, static_cast<int>(step * n - chunk_lo), s);
-      weigh(at, turn, s, exponent, sum, o);
+      if (edge) mask(at, step * n - chunk_lo, s);
+      const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
-      fetch(step + stages - 1, stage == 0 ? stages - 1 : stage - 1);
-      add(at, part, turn, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
-      stage = stage + 1 == stages ? 0 : stage + 1;
+      fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, reach.lo, reach.hi);
+      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - chunk_lo) : -1, values, o);
+      if (++stage == stages) {
+        stage = 0;
+        phase ^= 1;
+      }
       ++steps;
     }
     finish(at, exponent, sum, o);
@@ -246,7 +280,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
                          const Sums& o) const {
     auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
     const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
-    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
     __syncthreads();
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
@@ -259,27 +293,41 @@ struct CudaAttend : CudaAttendAdd<Block> {
         if (at.g == 0) sums[at.warp * columns + 8 * i + 2 * at.t + j] = sum[i][j];
       }
     }
-    __syncthreads();
+    // e is the same in all warps.
+    float* const exponents = sums + warps * columns;
+    if (at.warp == 0 && at.g == 0) {
+#pragma unroll
+      for (unsigned i = 0; i < 2 * Tiles; ++i) {
+        exponents[8 * (i / 2) + 2 * at.t + i % 2] = -exponent[i / 2][i % 2];
+      }
+    }
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
       for (unsigned j = 0; j < 2; ++j) {
         const unsigned c = 8 * i + 2 * at.t + j;
         if (ranges[c].y == 0) continue;
-        float* const to = shape.partial(partials, owners[c].x, owners[c].y, at.chunk);
-        float* const own = to + at.slice * slice_dims + at.warp * groups * 32;
+        float* const own =
+            shape.partial(partials, owners[c].x, owners[c].y, at.chunk) + at.slice * slice_dims + at.warp * groups * 32;
 #pragma unroll
         for (unsigned n = 0; n < 2 * groups; ++n) {
-          own[n / 2 * 32 + Values::element(n % 2, at.g, 0)] = o[n][i][j];
-          own[n / 2 * 32 + Values::element(n % 2, at.g, 1)] = o[n][i][j + 2];
-        }
-        if (at.warp == 0 && at.g == 0 && at.slice == 0) {
-          float l = sums[c];
-          for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
-          to[shape.dv] = -exponent[i][j];
-          to[shape.dv + 1] = l;
+          float* const to = own + n / 2 * 32 + Values::element(n % 2, at.g, 0);
+          if constexpr (Values::element(0, 0, 1) == 1) {
+            *reinterpret_cast<float2*>(to) = {o[n][i][j], o[n][i][j + 2]};
+          } else {
+            to[0] = o[n][i][j];
+            own[n / 2 * 32 + Values::element(n % 2, at.g, 1)] = o[n][i][j + 2];
+          }
         }
       }
+    }
+    __syncthreads();
+    if (at.slice != 0) return;
+    for (unsigned c = threadIdx.x; c < columns; c += block_threads) {
+      if (ranges[c].y == 0) continue;
+      float l = sums[c];
+      for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
+      *shape.weight(partials, owners[c].x, owners[c].y, at.chunk) = {exponents[c], l};
     }
   }
 };

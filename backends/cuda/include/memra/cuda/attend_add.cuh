@@ -18,16 +18,15 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   using Base::group_commit_if;
   using Base::group_wait_if;
   using Base::groups;
-  using Base::k;
   using Base::owners_at;
   using Base::ranges_at;
-  using Base::shape;
   using Base::step_keys;
   using Base::v;
   using Base::v_bf16;
   using Base::warps;
   using Base::weights_at;
   using Base::weights_bytes;
+  using typename Base::KStage;
   using typename Base::Place;
   using typename Base::Sums;
   using typename Base::Values;
@@ -36,37 +35,80 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   static constexpr Format VF = Block::v_format;
   static constexpr unsigned Tiles = Block::n_tiles;
 
+  /// Whether this lane finds, among a share of the step's scales, one that halves do not hold. A small head sees its
+  /// neighbours' too.
+  __device__ bool wild_scales(const Place& at, std::uint32_t part) const {
+    if constexpr (AttendFormat<VF>::blocks) {
+      constexpr unsigned width = VStage::scales_width;
+      const __half2 most =
+          __floats2half2_rn(AttendFormat<VF>::most_scale,
+                            VF == Format::q5_1 ? AttendFormat<VF>::most_offset : AttendFormat<VF>::most_scale);
+      const std::uint32_t own = part + KStage::bytes + VStage::scales_at + at.warp * 16 * width + at.lane * (width / 2);
+      bool tame = true;
+#pragma unroll
+      for (unsigned i = 0; i < width / 2; i += 4)
+        tame = __hble2(__habs2(half2_of(load_shared_4(own + i))), most) && tame;
+      return !tame;
+    }
+    return false;
+  }
+
+  /// Runs of 32 keys that are decoded before the first one's products are waited for; the first batch of them while the
+  /// scores are multiplied, if there are registers for it.
+  static constexpr unsigned ahead = step_keys < 64 || groups * Tiles > 8 ? 1 : step_keys == 128 && Tiles == 1 ? 4 : 2;
+  static constexpr bool early = groups == 1 && (Tiles == 8 || warps > 4);
+  using Decoded = std::uint32_t[ahead][groups][2][2][4];
+
+  /// The first batch of a step, if `early`.
+  __device__ void begin_add(const Place& at, std::uint32_t part, Decoded& a) const {
+    if constexpr (early) {
+#pragma unroll
+      for (unsigned n = 0; n < ahead; ++n) load_values(at, part, 0, 32 * n, a[n][0]);
+    }
+  }
+
   /// o += V^T times weights, for this warp's elements.
+  /// @param wild  whether some scale does not fit into halves
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
-  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, int edge, Sums& o) const {
+  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Decoded& a,
+                      Sums& o) const {
     const std::uint32_t weights = at.base + weights_at() + turn * weights_bytes;
     if constexpr (AttendFormat<VF>::blocks) {
+      if (wild) {
 #pragma unroll
-      for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
+        for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
+        begin_add(at, part, a);
+      }
     } else if (edge >= 0 && __syncthreads_or(wild_values(at, part)) != 0) {
       return add_by_rows(at, part, weights, edge, o);
     }
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
-    // While some are multiplied others are decoded, if there are registers for it.
-    constexpr unsigned ahead = step_keys == 64 && groups * Tiles <= 8 ? 2 : 1;
+    if constexpr (early) {
+#pragma unroll
+      for (unsigned n = 0; n < ahead; ++n) {
+        products(a[n], operand + AttendOperand<group>::step(2 * n * Tiles * 256), o);
+      }
+    }
 #pragma unroll 1
-    for (unsigned key = 0; key < step_keys; key += 32 * ahead) {
-      std::uint32_t a[ahead][groups][2][2][4];
+    for (unsigned key = early ? 32 * ahead : 0; key < step_keys; key += 32 * ahead) {
+      if (early || key != 0) group_wait_if();
 #pragma unroll
       for (unsigned n = 0; n < ahead; ++n) {
 #pragma unroll
         for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key + 32 * n, a[n][i]);
         products(a[n], operand + AttendOperand<group>::step((key / 16 + 2 * n) * Tiles * 256), o);
       }
-      group_wait_if();
     }
+    group_wait_if();
   }
 
   /// Keys [key, key + 32) of group i.
   __device__ void load_values(const Place& at, std::uint32_t part, unsigned i, unsigned key,
                               std::uint32_t (&a)[2][2][4]) const {
-    Values::load(part + at.v_quants[i] + key * v.width, v.width, part + at.v_scales[i] + key * 16,
-                 part + at.v_fifths[i] + key * 16, at.v_upper[i], at.lane, a);
+    constexpr unsigned wide = VStage::scales_width;
+    Values::template load<wide>(part + at.v_quants[i] + key * VStage::width, VStage::width,
+                                part + at.v_scales[i] + key * wide, part + at.v_fifths[i] + key * wide, at.v_upper[i],
+                                at.lane, a);
   }
 
   __device__ static void products(const std::uint32_t (&a)[groups][2][2][4], std::uint32_t weights, Sums& o) {
@@ -84,9 +126,10 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// V of keys whose values do not fit into halves, or are not finite: added one by one, in f32, to the columns that
   /// give them weight; then their scales become 0.
   __device__ void add_wild(const Place& at, std::uint32_t part, unsigned i, std::uint32_t weights, Sums& o) const {
-    const std::uint32_t scales = part + at.v_scales[i] - 2 * at.t * 16;
+    constexpr unsigned wide = VStage::scales_width;
+    const std::uint32_t scales = part + at.v_scales[i] - 2 * at.t * wide;
     for (unsigned first = 0; first < step_keys; first += 32) {
-      const std::uint32_t word = load_shared_4(scales + (first + at.lane) * 16);
+      const std::uint32_t word = load_shared_4(scales + (first + at.lane) * wide);
       const __half2 size = __habs2(half2_of(word));
       bool wild = !(__half2float(VF != Format::q5_1 && at.v_upper[i] ? __high2half(size) : __low2half(size)) <=
                     AttendFormat<VF>::most_scale);
@@ -99,9 +142,9 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
         __syncwarp();
         if (at.lane == 0) {
           if constexpr (VF == Format::q5_1) {
-            store_shared(scales + key * 16, 0);
+            store_shared(scales + key * wide, 0);
           } else {
-            store_shared_half(scales + key * 16 + (at.v_upper[i] ? 2 : 0), 0);
+            store_shared_half(scales + key * wide + (at.v_upper[i] ? 2 : 0), 0);
           }
           barrier_publish();
         }
@@ -112,11 +155,12 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
 
   __device__ void add_one(const Place& at, std::uint32_t part, std::uint32_t weights, unsigned i, unsigned key,
                           Sums& o) const {
-    const unsigned offset = VStage::box_offset(at.kv_head * shape.dv, VStage::scale_bytes);
+    const unsigned offset = VStage::box_offset(at.v_element, VStage::scale_bytes);
     float x[4];  // tile, half
 #pragma unroll
     for (unsigned n = 0; n < 4; ++n) {
-      x[n] = v.value(part + k.bytes, key, (at.warp * groups + i) * 32 + Values::element(n / 2, at.g, n % 2), offset);
+      x[n] =
+          v.value(part + KStage::bytes, key, (at.warp * groups + i) * 32 + Values::element(n / 2, at.g, n % 2), offset);
     }
 #pragma unroll
     for (unsigned tile = 0; tile < Tiles; ++tile) {
@@ -141,7 +185,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
     for (unsigned key = at.lane; key < step_keys; key += 32) {
       constexpr unsigned pieces = groups * AttendFormat<VF>::group_bytes / 16;
       for (unsigned i = 0; i < pieces; ++i) {
-        const uint4 w = load_shared_16(part + k.bytes + v.piece_at(key, at.warp * pieces + i));
+        const uint4 w = load_shared_16(part + KStage::bytes + v.piece_at(key, at.warp * pieces + i));
         wild = wild || AttendFormat<VF>::wild(w.x) || AttendFormat<VF>::wild(w.y) || AttendFormat<VF>::wild(w.z) ||
                AttendFormat<VF>::wild(w.w);
       }
@@ -153,13 +197,13 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// weights of 0. Row by row, with the keys it does not see as zeros, for its columns: the bits are those of a call
   /// that has this row alone.
   __device__ void add_by_rows(const Place& at, std::uint32_t part, std::uint32_t weights, int first, Sums& o) const {
-    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
     const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
 #pragma unroll 1
     for (unsigned row = at.row_a; row <= at.row_b; ++row) {
       const unsigned begin = row * at.heads < at.first_column ? 0 : row * at.heads - at.first_column;
-      const int2 seen = ranges[begin];
+      const uint2 seen = ranges[begin];
       Sums x;
 #pragma unroll
       for (unsigned i = 0; i < 2 * groups; ++i) {
@@ -174,7 +218,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
           load_values(at, part, i, key, a[i]);
 #pragma unroll
           for (unsigned j = 0; j < 16; ++j) {
-            const int own = first + static_cast<int>(key + j / 8 * 16 + j % 4 / 2 * 8 + 2 * at.t);
+            const unsigned own = static_cast<unsigned>(first) + key + j / 8 * 16 + j % 4 / 2 * 8 + 2 * at.t;
             const std::uint32_t low = own >= seen.x && own < seen.y ? 0x0000FFFFU : 0;
             const std::uint32_t high = own + 1 >= seen.x && own + 1 < seen.y ? 0xFFFF0000U : 0;
             a[i][j / 8][j / 4 % 2][j % 4] &= low | high;

@@ -19,7 +19,7 @@ namespace memra::detail {
 /// Warps of a block, each with its own run of a chunk's keys; keys a warp takes at a time, one per lane.
 inline constexpr unsigned attend_warps = 8;
 inline constexpr unsigned attend_step = 32;
-static_assert(attend_smallest_chunk % (attend_warps * attend_step) == 0);
+inline constexpr unsigned attend_any_unit = attend_warps * attend_step;  ///< of chunks
 
 /// One block: `Queries` query heads of one row that share a kv head, one chunk. Each warp takes an eighth of the chunk,
 /// 32 keys at a time: a lane scores a key for all queries, then owns 4 * Quads elements of the weighted sums.
@@ -54,7 +54,7 @@ struct CudaAttendAny {
     const std::size_t head = item.z * group + first;
     const AttendSpan span = shape.span(row);
     if (span.hi <= span.lo) return;
-    const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
+    const std::size_t size = shape.chunk_keys(span.hi);
     const std::size_t chunk_lo = item.y * size;
     if (chunk_lo >= span.hi || chunk_lo + size <= span.lo) return;
 
@@ -225,7 +225,11 @@ struct CudaAttendAny {
           sum = __fmaf_rn(part[d == shape.dv + 1 ? shape.dv + 1 : d], c, sum);
         }
       }
-      shape.partial(partials, row, head + n, item.y)[d] = sum;
+      if (d < shape.dv) {
+        shape.partial(partials, row, head + n, item.y)[d] = sum;
+      } else {
+        reinterpret_cast<float*>(shape.weight(partials, row, head + n, item.y))[d - shape.dv] = sum;
+      }
     }
   }
 };

@@ -14,34 +14,36 @@
 
 namespace memra::detail {
 
+/// @tparam Dk      K's head dimension
 /// @tparam Tiles   of 8 columns, a column being a (row, query head)
-/// @tparam Groups  of 32 elements of V for each of four warps, whose products are a warpgroup's where the target has
-///                 those; 0: one group for each of two warps
-template <Format KF, Format VF, unsigned Tiles, unsigned Groups>
+/// @tparam Warps   each scores 16 keys of a step; two, or one or two warpgroups, whose products are their own where the
+///                 target has those
+/// @tparam Groups  of 32 elements of V for each warp
+template <Format KF, Format VF, unsigned Dk, unsigned Tiles, unsigned Warps, unsigned Groups>
 struct CudaAttendBlock {
   static constexpr Format k_format = KF;
   static constexpr Format v_format = VF;
+  static constexpr unsigned dk = Dk;
   static constexpr unsigned n_tiles = Tiles;
-  static constexpr bool group = Groups != 0;
-  static constexpr unsigned groups = Groups == 0 ? 1 : Groups;
-  static constexpr unsigned warps = Groups == 0 ? 2 : 4;
+  /// Eight columns are too few for a warpgroup's products. Both kinds give the same bits: tests/gpu/attend.cu.
+  static constexpr bool group = Warps >= 4 && Tiles > 1;
+  static constexpr unsigned groups = Groups;
+  static constexpr unsigned warps = Warps;
   static constexpr unsigned block_threads = 32 * warps;
-  static constexpr unsigned least_blocks = Tiles == 1 ? 5 - groups : 2;
+  static constexpr unsigned least_blocks = Warps > 4 ? 1 : Tiles == 1 ? 5 - groups : 2;
+  static constexpr bool waits_itself = true;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
   static constexpr unsigned columns = 8 * Tiles;
   static constexpr unsigned most_stages = 4;
-  static constexpr unsigned most_boxes = 16;
-  /// Some parts of a step are not the copy engine's.
-  static constexpr bool narrow = AttendFormat<KF>::blocks || AttendFormat<VF>::blocks;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   /// Halves that a query's element is the sum of: with the first alone bf16 would lose what planes of it have kept.
   static constexpr unsigned terms = k_bf16 ? 2 : 1;
   using Keys = AttendKeys<KF>;
   using Values = AttendValues<VF>;
-  using KStage = AttendStage<KF, step_keys>;
-  using VStage = AttendStage<VF, step_keys>;
+  using KStage = AttendStage<KF, step_keys, Dk>;
+  using VStage = AttendStage<VF, step_keys, slice_dims>;
   using Sums = float[2 * groups][Tiles][4];
 
   CudaAttendShape shape;
@@ -57,15 +59,15 @@ struct CudaAttendBlock {
 
   CudaAttendBlock(const KvReadView& kv, const AttendArgs& a, const CudaAttendShape& s, float* to) noexcept
       : shape(s),
-        k(PortableSource(kv.k), kv.k.shape.layout == Layout::split, static_cast<unsigned>(kv.head_dim_k)),
-        v(PortableSource(kv.v), kv.v.shape.layout == Layout::split, slice_dims),
+        k(PortableSource(kv.k), kv.k.shape.layout == Layout::split),
+        v(PortableSource(kv.v), kv.v.shape.layout == Layout::split),
         q(a.q),
         scale(a.scale * 1.44269504F),  // scores come out in units of log2: the weights are powers of two
         partials(to),
         slices(static_cast<unsigned>(kv.head_dim_v / slice_dims)),
         tiles(static_cast<unsigned>((s.rows * (a.n_heads / kv.n_kv_heads) + columns - 1) / columns)) {}
 
-  std::size_t shared_bytes() const noexcept { return boxes_at() + sizeof(AttendBox) * most_boxes; }
+  std::size_t shared_bytes() const noexcept { return barriers_at() + 8 * most_stages; }
 
   /// As many steps on their way as leave room for another block beside this one.
   void complete(const CudaApi::Driver& driver) noexcept {
@@ -80,45 +82,40 @@ struct CudaAttendBlock {
   }
 
   // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8];
-  // of two steps per warp and column maxima (then sums of weights); per column factor of scores, keys it sees, row and
-  // query head; of two steps which warps' scores passed the top; barriers; boxes.
-  __host__ __device__ unsigned step_bytes() const { return k.bytes + v.bytes; }
+  // of two steps per warp and column maxima (then sums of weights); two slots of, per pair of columns, factors of
+  // scores and exponents of weights; per column keys it sees, row and query head; of two steps a byte per warp: whether
+  // its scores passed the top, or V's scales what halves hold; barriers.
+  static constexpr unsigned step_bytes = KStage::bytes + VStage::bytes;
   static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
-  __host__ __device__ unsigned weights_at() const { return stages * step_bytes(); }
+  static constexpr unsigned queries_bytes = terms * Dk * Tiles * 16;
+  __host__ __device__ unsigned weights_at() const { return stages * step_bytes; }
   __host__ __device__ unsigned queries_at() const { return weights_at() + 2 * weights_bytes; }
-  __host__ __device__ unsigned maxima_at() const { return queries_at() + queries_bytes(); }
-  __host__ __device__ unsigned queries_bytes() const { return terms * k.dims * Tiles * 16; }
+  __host__ __device__ unsigned maxima_at() const { return queries_at() + queries_bytes; }
   __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
   __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
   __host__ __device__ unsigned owners_at() const { return ranges_at() + columns * 8; }
   __host__ __device__ unsigned flags_at() const { return owners_at() + columns * 8; }
   __host__ __device__ unsigned barriers_at() const { return flags_at() + 16; }
-  __host__ __device__ unsigned boxes_at() const { return barriers_at() + 8 * most_stages; }
 
   struct Place {
     unsigned warp, lane, g, t;
     unsigned heads;  ///< query heads of a kv head
     unsigned first_column, row_a, row_b;
-    std::size_t kv_head, chunk;
-    unsigned slice;
-    unsigned k_offset;  ///< where in its boxes the head's first scale is
+    unsigned kv_head, chunk, slice;
+    unsigned k_element, v_element;  ///< of the planes' rows: first that the block reads
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
     unsigned k_quants, k_scales;
     unsigned v_quants[groups], v_scales[groups], v_fifths[groups];
     bool v_upper[groups];  ///< half of a word that the scale is
-    std::size_t size;      ///< of chunks
+    unsigned size;         ///< of chunks
     std::byte* shared;
     std::uint32_t base;
   };
 
-  /// Keys of the chunk that `row` sees; none if its chunks are not of this size.
-  __device__ AttendSpan seen(const Place& at, std::size_t row) const {
-    AttendSpan s = shape.span(row);
-    if (s.hi <= s.lo || attend_chunk_keys(s.hi, shape.most_chunks) != at.size) return {};
-    const std::size_t chunk_lo = at.chunk * at.size;
-    s.lo = s.lo > chunk_lo ? s.lo : chunk_lo;
-    s.hi = s.hi < chunk_lo + at.size ? s.hi : chunk_lo + at.size;
-    return s.lo < s.hi ? s : AttendSpan{};
+  /// Keys [x, y) that row `row` of the pass sees; none: both the same.
+  __device__ uint2 span(std::int32_t pos, unsigned row) const {
+    const AttendSpan s = shape.span(pos, row);
+    return {static_cast<unsigned>(s.lo < s.hi ? s.lo : s.hi), static_cast<unsigned>(s.hi)};
   }
 
   __device__ static void group_begin_if() {

@@ -9,52 +9,100 @@
 
 namespace memra::detail {
 
-/// Folds a row's chunks, ascending. Item: (head, row); one thread per output element.
+/// Folds a row's chunks. Item: (head, row). Four elements a thread; chunks are dealt to as many teams of dv / 4 threads
+/// as there are, each adds up its own, ascending, and then the teams are added up, ascending.
 struct CudaAttendFold {
-  static constexpr unsigned block_threads = 128;
+  static constexpr unsigned block_threads = 256;
+  static constexpr unsigned warps = block_threads / 32;
+  static constexpr unsigned ahead = 8;  ///< chunks of a team that are on their way together
+  static constexpr bool waits_itself = true;
 
   CudaAttendShape shape;
   const float* partials;
   float* out;  ///< [rows][n_heads][dv]
 
   __device__ void block(const Item& item) const {
-    float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dv;
+    let_next_begin();
+    wait_for_previous();
+    const auto dv = static_cast<unsigned>(shape.dv);
+    float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * dv;
     const AttendSpan span = shape.span(item.y);
     if (span.hi <= span.lo) {
-      for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) y[d] = 0.0F;
+      for (unsigned d = threadIdx.x; d < dv; d += block_threads) y[d] = 0.0F;
       return;
     }
-    const std::size_t size = attend_chunk_keys(span.hi, shape.most_chunks);
-    const std::size_t first = span.lo / size;
-    const auto n = static_cast<unsigned>((span.hi - 1) / size - first + 1);
-    const float* const at = shape.partial(const_cast<float*>(partials), item.y, item.x, first);
-    const std::size_t stride = shape.dv + 2;
-    __shared__ float2 weights[attend_chunks_bound];  // and sums
-    __shared__ float tops[block_threads / 32];
+    const unsigned size = shape.chunk_keys(span.hi);
+    const unsigned first = static_cast<unsigned>(span.lo) / size;
+    const unsigned n = (static_cast<unsigned>(span.hi) - 1) / size - first + 1;
+    auto* const all = const_cast<float*>(partials);
+    const auto* const at = reinterpret_cast<const float4*>(shape.partial(all, item.y, item.x, first));
+    const float2* const own = shape.weight(all, item.y, item.x, first);
+    const unsigned quads = dv / 4;
+    const unsigned teams = block_threads / quads;
+    const unsigned team = threadIdx.x / quads;
+    const unsigned quad = threadIdx.x - team * quads;
+
+    float4 x[ahead];
+    const auto load = [&](unsigned c) {
+#pragma unroll
+      for (unsigned i = 0; i < ahead; ++i, c += teams) {
+        if (c < n && team < teams) x[i] = at[c * quads + quad];
+      }
+    };
+    load(team);  // on its way while the weights are made
+
+    __shared__ float weights[attend_chunks_bound];
+    __shared__ float tops[warps];
+    __shared__ float sums[warps];
     float top = -INFINITY;
-    for (unsigned c = threadIdx.x; c < n; c += block_threads) {
-      weights[c] = {at[c * stride + shape.dv], at[c * stride + shape.dv + 1]};
-      top = fmaxf(top, weights[c].x);
-    }
+    float2 w = {-INFINITY, 0.0F};
+    static_assert(attend_chunks_bound <= block_threads);
+    if (threadIdx.x < n) w = own[threadIdx.x];
+    top = w.x;
 #pragma unroll
     for (unsigned distance = 16; distance != 0; distance /= 2) {
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
     }
     if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
     __syncthreads();
-    for (unsigned i = 0; i < block_threads / 32; ++i) top = fmaxf(top, tops[i]);
-    for (unsigned c = threadIdx.x; c < n; c += block_threads) weights[c].x = exp2_fast(__fsub_rn(weights[c].x, top));
-    __syncthreads();
-    for (std::size_t d = threadIdx.x; d < shape.dv; d += block_threads) {
-      float l = 0.0F;
-      float o = 0.0F;
-#pragma unroll 16
-      for (unsigned c = 0; c < n; ++c) {
-        l = __fmaf_rn(weights[c].y, weights[c].x, l);
-        o = __fmaf_rn(at[c * stride + d], weights[c].x, o);
-      }
-      y[d] = o / l;
+#pragma unroll
+    for (unsigned i = 0; i < warps; ++i) top = fmaxf(top, tops[i]);
+    w.x = exp2_fast(__fsub_rn(w.x, top));
+    if (threadIdx.x < n) weights[threadIdx.x] = w.x;
+    float l = threadIdx.x < n ? __fmul_rn(w.x, w.y) : 0.0F;
+#pragma unroll
+    for (unsigned distance = 16; distance != 0; distance /= 2) {
+      l = __fadd_rn(l, __shfl_xor_sync(0xffffffffU, l, distance));
     }
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = l;
+    __syncthreads();
+
+    float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
+    for (unsigned c = team; c < n && team < teams; c += ahead * teams) {
+      if (c != team) load(c);
+#pragma unroll
+      for (unsigned i = 0; i < ahead; ++i) {
+        if (c + i * teams >= n) break;
+        const float p = weights[c + i * teams];
+        o = {__fmaf_rn(x[i].x, p, o.x), __fmaf_rn(x[i].y, p, o.y), __fmaf_rn(x[i].z, p, o.z),
+             __fmaf_rn(x[i].w, p, o.w)};
+      }
+    }
+    __shared__ float4 others[block_threads];
+    others[threadIdx.x] = o;
+    __syncthreads();
+    if (threadIdx.x >= quads) return;
+    l = 0.0F;
+    for (unsigned i = 0; i < warps; ++i) l = __fadd_rn(l, sums[i]);
+    for (unsigned i = 1; i < teams; ++i) {
+      const float4 p = others[i * quads + quad];
+      o = {__fadd_rn(o.x, p.x), __fadd_rn(o.y, p.y), __fadd_rn(o.z, p.z), __fadd_rn(o.w, p.w)};
+    }
+    float* const to = y + 4 * quad;
+    to[0] = o.x / l;
+    to[1] = o.y / l;
+    to[2] = o.z / l;
+    to[3] = o.w / l;
   }
 };
 

@@ -4,19 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/platform.hpp>
+#include <memra/detail/scratch.hpp>
 #include <memra/views.hpp>
 
 namespace memra::detail {
 
-/// Keys of the smallest chunk: what one block of threads takes of one kv head.
-inline constexpr std::size_t attend_smallest_chunk = 256;
+/// Chunks are whole units of so many keys.
+inline constexpr unsigned attend_chunk_unit = 128;
 
-/// Keys per chunk of a row that ends at `hi`: the smallest power of two times attend_smallest_chunk that needs at most
-/// `most` chunks. Chunk c holds stream rows [c * size, (c + 1) * size), so a larger size is the union of two smaller.
-MEMRA_HD constexpr std::size_t attend_chunk_keys(std::size_t hi, std::size_t most) noexcept {
-  std::size_t size = attend_smallest_chunk;
-  while (hi > most * size) size *= 2;
-  return size;
+/// Most chunks of a row: what runs at the same time, and has scratch. Heads of 256 elements and more have half as many
+/// blocks on a multiprocessor as their warps would let be.
+constexpr std::size_t cuda_attend_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
+  const std::size_t n = attend_most_chunks(n_kv_heads, head_dim_v);
+  return head_dim_v >= 256 && n >= 32 && n * n_kv_heads * (head_dim_v / 32) > 1024 ? n / 2 : n;
 }
 
 /// Stream rows that one row of a call sees.
@@ -49,21 +49,33 @@ struct CudaAttendShape {
   std::size_t first_row;  ///< of the call, that row 0 of this pass stands for
   std::size_t rows;       ///< of this pass
   std::size_t most_chunks;
+  unsigned unit;  ///< keys that chunks are whole multiples of
   const std::int32_t* pos_d;
 
-  /// Chunks to launch where no row is beyond `pos_bound` plus its own place: of the smallest size at most so many, and
-  /// a row far back has larger ones.
+  /// Keys per chunk of a row that ends at `hi`: so many units that no more than `most_chunks` are needed. Chunk c holds
+  /// stream rows [c * size, (c + 1) * size).
+  MEMRA_HD unsigned chunk_keys(std::size_t hi) const noexcept {
+    const unsigned most = static_cast<unsigned>(most_chunks) * unit;
+    return (static_cast<unsigned>(hi) + most - 1) / most * unit;
+  }
+  /// Chunks to launch where no row is beyond `pos_bound` plus its own place: a row far back needs no more than one
+  /// per unit.
   std::size_t grid_chunks(std::size_t pos_bound) const noexcept {
-    const std::size_t reach = (pos_bound + first_row + rows + attend_smallest_chunk - 1) / attend_smallest_chunk;
+    const std::size_t reach = (pos_bound + first_row + rows + unit - 1) / unit;
     return reach < most_chunks ? reach : most_chunks;
   }
-  __device__ AttendSpan span(std::size_t row) const {
-    return AttendSpan::of(*pos_d, first_row + row, window, base, end);
+  __device__ AttendSpan span(std::int32_t pos, std::size_t row) const {
+    return AttendSpan::of(pos, first_row + row, window, base, end);
   }
-  /// Partial result of one (row, head, chunk): dv sums of weighted values, then the exponent that its weights are
-  /// relative to, then the sum of weights.
+  __device__ AttendSpan span(std::size_t row) const { return span(*pos_d, row); }
+  /// Partial result of one (row, head, chunk): dv sums of weighted values.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * most_chunks + chunk) * (dv + 2);
+    return all + ((row * n_heads + head) * most_chunks + chunk) * dv;
+  }
+  /// Behind all those: the exponent that its weights are relative to, and the sum of weights.
+  __device__ float2* weight(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
+    float* const behind = all + rows * n_heads * most_chunks * dv;
+    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * most_chunks + chunk;
   }
 };
 

@@ -34,8 +34,8 @@ inline constexpr std::array<CudaAttendPair, 7> cuda_attend_pairs{{{Format::q8_0,
 inline bool cuda_attend_fits(const KvReadView& kv) noexcept {
   const auto aligned = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   const auto fits = [](std::size_t d) { return d == 64 || d == 128 || d == 256 || d == 512; };
-  if (kv.v_in_k || kv.k.ring || kv.v.ring || !fits(kv.head_dim_k) || !fits(kv.head_dim_v) || !aligned(kv.k.data) ||
-      !aligned(kv.v.data))
+  if (kv.v_in_k || kv.k.ring || kv.v.ring || !fits(kv.head_dim_k) || kv.head_dim_k != kv.head_dim_v ||
+      !aligned(kv.k.data) || !aligned(kv.v.data))
     return false;
   for (const CudaAttendPair& p : cuda_attend_pairs) {
     if (p.k == kv.k.shape.format && p.v == kv.v.shape.format) return true;
@@ -62,6 +62,7 @@ template <Format KF, Format VF, bool Split, class D>
 Status cuda_attend_any_as(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
                           CudaAttendShape shape) noexcept {
   constexpr unsigned queries = 4;
+  shape.unit = attend_any_unit;
   auto* const partials = cuda_attend_partials(ws);
   const std::size_t groups = (a.n_heads / kv.n_kv_heads + queries - 1) / queries;
   for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
@@ -115,17 +116,16 @@ std::size_t cuda_shared_limit(D& dev) noexcept {
 }
 
 /// All passes. How many columns a block takes changes no bit of any: the number of rows may choose it.
-template <Format KF, Format VF, unsigned Most, unsigned Groups, class D>
-Status cuda_attend_passes(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
+template <Format KF, Format VF, unsigned D, unsigned Warps, unsigned Groups, class Dev>
+Status cuda_attend_passes(Dev& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
                           CudaAttendShape shape) noexcept {
-  using Few = CudaAttend<CudaAttendBlock<KF, VF, 1, Groups>>;
-  using Some = CudaAttend<CudaAttendBlock<KF, VF, Most == 8 && Groups == 1 ? 4 : Most, Groups>>;
-  using Many = CudaAttend<CudaAttendBlock<KF, VF, Most, Groups>>;
+  constexpr unsigned most = D == 64 ? 4 : 8;
+  using Few = CudaAttend<CudaAttendBlock<KF, VF, D, 1, Warps, Groups>>;
+  using Some = CudaAttend<CudaAttendBlock<KF, VF, D, D == 128 ? 4 : most, Warps, Groups>>;
+  using Many = CudaAttend<CudaAttendBlock<KF, VF, D, most, Warps, Groups>>;
   auto* const partials = cuda_attend_partials(ws);
   const std::size_t limit = cuda_shared_limit(dev);
-  if (Few(kv, a, shape, partials).shared_bytes() > limit) {
-    return cuda_attend_any(dev, kv, a, ws, shape);
-  }
+  if (Few(kv, a, shape, partials).shared_bytes() > limit) return cuda_attend_any(dev, kv, a, ws, shape);
   const bool many = Many(kv, a, shape, partials).shared_bytes() <= limit;
   for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
     shape.first_row = row;
@@ -139,12 +139,17 @@ Status cuda_attend_passes(D& dev, const KvReadView& kv, const AttendArgs& a, con
   return {};
 }
 
+/// Warps and groups of 32 elements of V for each. Steps of two warpgroups are twice as many keys: too much where an
+/// element takes two bytes.
 template <Format KF, Format VF, class D>
 Status cuda_attend_as(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws,
                       const CudaAttendShape& shape) noexcept {
-  if (kv.head_dim_v == 64) return cuda_attend_passes<KF, VF, 4, 0>(dev, kv, a, ws, shape);
-  if (kv.head_dim_v == 128) return cuda_attend_passes<KF, VF, 8, 1>(dev, kv, a, ws, shape);
-  return cuda_attend_passes<KF, VF, 8, 2>(dev, kv, a, ws, shape);
+  constexpr bool small = AttendFormat<KF>::group_bytes <= 32;
+  if (kv.head_dim_v == 64) return cuda_attend_passes<KF, VF, 64, 2, 1>(dev, kv, a, ws, shape);
+  if (kv.head_dim_v == 128) return cuda_attend_passes<KF, VF, 128, 4, 1>(dev, kv, a, ws, shape);
+  if (kv.head_dim_v == 256)
+    return cuda_attend_passes < KF, VF, 256, small ? 8 : 4, small ? 1 : 2 > (dev, kv, a, ws, shape);
+  return cuda_attend_passes<KF, VF, 512, 4, 2>(dev, kv, a, ws, shape);
 }
 
 /// Every shape: by the tensor cores' kernel, the one beside it, or the portable one.
@@ -160,7 +165,8 @@ Status cuda_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Work
   const std::size_t k_end = kv.k.base + kv.k.phys_rows();
   const std::size_t v_end = kv.v.base + kv.v.phys_rows();
   shape.end = k_end < v_end ? k_end : v_end;
-  shape.most_chunks = attend_most_chunks(kv.n_kv_heads, kv.head_dim_v);
+  shape.most_chunks = cuda_attend_chunks(kv.n_kv_heads, kv.head_dim_v);
+  shape.unit = attend_chunk_unit;
   shape.pos_d = kv.at.pos_d;
   if (!cuda_attend_fits(kv)) return cuda_attend_any(dev, kv, a, ws, shape);
   const Format k = kv.k.shape.format;

@@ -215,6 +215,20 @@ __device__ inline void copies_wait() {
 #define MEMRA_DETAIL_COPY_ENGINE() 0
 #endif
 
+/// Waits for what the kernel before this one wrote, where this one may have begun early. Nothing is read from or
+/// written to global memory before.
+__device__ inline void wait_for_previous() {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+/// Lets the kernel behind this one begin, when every block has come here.
+__device__ inline void let_next_begin() {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 /// A barrier in shared memory for `threads` arrivals and the bytes that one of them announces.
 __device__ inline void barrier_make([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned threads) {
 #if MEMRA_DETAIL_COPY_ENGINE()
@@ -230,12 +244,6 @@ __device__ inline void barrier_publish() {
 __device__ inline void barrier_expect([[maybe_unused]] std::uint32_t barrier, [[maybe_unused]] unsigned bytes) {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
-#endif
-}
-/// This thread arrives when its copies so far have.
-__device__ inline void barrier_arrive_copied([[maybe_unused]] std::uint32_t barrier) {
-#if MEMRA_DETAIL_COPY_ENGINE()
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 #endif
 }
 /// Waits for the end of the barrier's phase of parity `parity`.

@@ -22,7 +22,6 @@ struct CudaAttendScore : Block {
   using Base::groups;
   using Base::k;
   using Base::k_bf16;
-  using Base::owners_at;
   using Base::q;
   using Base::queries_at;
   using Base::ranges_at;
@@ -32,31 +31,42 @@ struct CudaAttendScore : Block {
   using Base::terms;
   using Base::warps;
   using typename Base::Keys;
+  using typename Base::KStage;
   using typename Base::Place;
   static constexpr Format KF = Block::k_format;
   static constexpr Format VF = Block::v_format;
   static constexpr unsigned Tiles = Block::n_tiles;
 
+  /// Columns of a warp whose elements are on their way together: as many as there are registers for before the loop.
+  static constexpr unsigned quads = (Base::dk + 127) / 128;  ///< of a lane
+  static constexpr unsigned batch = columns / warps < 16 / quads ? columns / warps : 16 / quads;
+  using Batch = float4[batch][quads];
+
+  /// A warp's columns from `first` on: those of the first batch before anything waits for memory.
+  __device__ void load_queries(const Place& at, unsigned first, Batch& x) const {
+    constexpr unsigned dk = Base::dk;
+    const unsigned rows = static_cast<unsigned>(shape.rows);
+#pragma unroll
+    for (unsigned i = 0; i < batch; ++i) {
+      const unsigned c = at.first_column + first + i;
+      const unsigned row = c / at.heads;
+      const float* const from =
+          q + ((shape.first_row + row) * shape.n_heads + (at.kv_head * at.heads + (c - row * at.heads))) * dk;
+#pragma unroll
+      for (unsigned j = 0; j < quads; ++j) {
+        const unsigned n = j * 32 + at.lane;
+        x[i][j] = row < rows && n < dk / 4 ? load_quad(from + 4 * n) : float4{};
+      }
+    }
+  }
+
   /// Scales each column's query to halves, exactly but for one rounding: a power of two of its own takes its largest
   /// element to between 2^8 and 2^9.
-  __device__ void prepare_queries(const Place& at) const {
-    const auto dk = static_cast<unsigned>(shape.dk);
-    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
-    constexpr unsigned batch = Tiles == 1 ? 2 : 4;  // columns of a warp whose elements are on their way together
-    constexpr unsigned quads = 4;                   // of a lane, for up to 512 elements
+  __device__ void prepare_queries(const Place& at, Batch& x) const {
+    constexpr unsigned dk = Base::dk;
 #pragma unroll 1
     for (unsigned first = at.warp * batch; first < columns; first += warps * batch) {
-      float4 x[batch][quads];
-#pragma unroll
-      for (unsigned i = 0; i < batch; ++i) {
-        const uint2 owner = owners[first + i];
-        const float* const from = q + ((shape.first_row + owner.x) * shape.n_heads + owner.y) * dk;
-#pragma unroll
-        for (unsigned j = 0; j < quads; ++j) {
-          const unsigned n = j * 32 + at.lane;
-          x[i][j] = owner.x < shape.rows && n < dk / 4 ? load_quad(from + 4 * n) : float4{};
-        }
-      }
+      if (first != at.warp * batch) load_queries(at, first, x);
 #pragma unroll
       for (unsigned i = 0; i < batch; ++i) {
         float top = 0.0F;
@@ -106,19 +116,25 @@ struct CudaAttendScore : Block {
                      ((step * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t;
     *to = pack_halves<k_bf16>(low, high);
     if constexpr (terms == 2) {
-      to[static_cast<unsigned>(shape.dk) * Tiles * 4] = pack_halves<true>(
-          __fsub_rn(low, __uint_as_float(*to << 16)), __fsub_rn(high, __uint_as_float(*to & 0xFFFF0000U)));
+      to[Base::dk * Tiles * 4] = pack_halves<true>(__fsub_rn(low, __uint_as_float(*to << 16)),
+                                                   __fsub_rn(high, __uint_as_float(*to & 0xFFFF0000U)));
     }
   }
 
+  /// Pairs of groups of a key's elements that are decoded before the first one's products are waited for.
+  static constexpr unsigned pairs = Base::dk / 64;
+  static constexpr unsigned pairs_ahead = pairs == 1 ? 1 : pairs == 4 && Tiles == 1 && warps > 4 ? 4 : 2;
+
   /// s[tile]: keys g and g + 8 of this warp's, columns 2 t and 2 t + 1 of the tile.
-  __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4]) const {
+  /// @param meanwhile  done while the last products are on their way
+  template <class Meanwhile>
+  __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4], const Meanwhile& meanwhile) const {
     constexpr unsigned pair_bytes = 2 * AttendFormat<KF>::group_bytes;
     const std::uint32_t lane_keys = part + at.k_quants;
     const std::uint32_t scales = part + at.k_scales;
     const AttendOperand<group> queries(at.base + queries_at(), at.lane);
     std::uint32_t query = queries.at;
-    [[maybe_unused]] const std::uint32_t second = queries.step(k.dims * Tiles * 16);
+    [[maybe_unused]] const std::uint32_t second = queries.step(Base::dk * Tiles * 16);
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
@@ -128,11 +144,10 @@ struct CudaAttendScore : Block {
     // Two groups of 32 elements at a time: their scales share a word.
     const auto decode = [&](unsigned pair, std::uint32_t(&a)[2][2][4]) {
       const unsigned byte = pair * pair_bytes;
-      Keys::load((lane_keys + (byte >> k.width_shift) * step_keys * k.width) ^ (byte & (k.width - 1)), a);
+      Keys::load((lane_keys + byte / KStage::width * step_keys * KStage::width) ^ (byte % KStage::width), a);
       if constexpr (AttendFormat<KF>::blocks) {
-        const unsigned scale = at.k_offset + pair * 4;
-        const std::uint32_t word = scales + scale / 16 * step_keys * 16 + scale % 16;
-        const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 128))};
+        const std::uint32_t word = scales + pair * 4;
+        const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 8 * KStage::scales_width))};
 #pragma unroll
         for (unsigned i = 0; i < 2; ++i) {
           top[i] = __hmax2(top[i], __habs2(d[i]));
@@ -158,20 +173,15 @@ struct CudaAttendScore : Block {
       group_commit_if();
       query += queries.step(4 * Tiles * 256);
     };
-    const unsigned pairs = k.dims / 64;
-    unsigned pair = 0;
-    for (; pair + 2 <= pairs; pair += 2) {  // one is decoded while the other is multiplied
-      std::uint32_t a[2][2][2][4];
-      decode(pair, a[0]);
-      product(a[0]);
-      decode(pair + 1, a[1]);
-      product(a[1]);
-      group_wait_if();
-    }
-    if (pair < pairs) {
-      std::uint32_t a[2][2][4];
-      decode(pair, a);
-      product(a);
+#pragma unroll(pairs > 4 ? 1 : pairs / pairs_ahead)
+    for (unsigned pair = 0; pair < pairs; pair += pairs_ahead) {
+      std::uint32_t a[pairs_ahead][2][2][4];
+#pragma unroll
+      for (unsigned n = 0; n < pairs_ahead; ++n) {
+        decode(pair + n, a[n]);
+        product(a[n]);
+      }
+      if (pair + pairs_ahead == pairs) meanwhile();
       group_wait_if();
     }
     if constexpr (AttendFormat<KF>::blocks) {
@@ -195,10 +205,10 @@ struct CudaAttendScore : Block {
       const unsigned key = at.warp * 16 + at.g + j / 2 * 8;
       float y = 0.0F;
 #pragma unroll 1
-      for (unsigned n = 0; n < k.dims; ++n) {  // n: place in the products' order
+      for (unsigned n = 0; n < Base::dk; ++n) {  // n: place in the products' order
         const unsigned e = n / 32 * 32 + Keys::element(n / 16 % 2, n % 8 / 2, n / 8 % 2, n % 2);
         const __half w = queries[((n / 16 * Tiles + i / 4) * 2 + n / 8 % 2) * 64 + (2 * at.t + j % 2) * 8 + n % 8];
-        y = __fmaf_rn(__half2float(w), k.value(part, key, e, at.k_offset), y);
+        y = __fmaf_rn(__half2float(w), k.value(part, key, e, KStage::box_offset(at.k_element, KStage::scale_bytes)), y);
       }
       x[i / 4][j] = y;
     }
@@ -207,15 +217,15 @@ struct CudaAttendScore : Block {
   }
 
   /// Scores of keys that a column does not see become -inf.
-  __device__ void mask(const Place& at, int first, float (&s)[Tiles][4]) const {
-    const auto* const ranges = reinterpret_cast<const int2*>(at.shared + ranges_at());
-    const int key = first + static_cast<int>(at.warp * 16 + at.g);
+  __device__ void mask(const Place& at, unsigned first, float (&s)[Tiles][4]) const {
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
+    const unsigned key = first + at.warp * 16 + at.g;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
-        const int2 r = ranges[8 * i + 2 * at.t + j % 2];
-        const int own = key + static_cast<int>(j / 2 * 8);
+        const uint2 r = ranges[8 * i + 2 * at.t + j % 2];
+        const unsigned own = key + j / 2 * 8;
         if (own < r.x || own >= r.y) s[i][j] = -INFINITY;
       }
     }

@@ -13,64 +13,48 @@
 
 namespace memra::detail {
 
-/// One copy of the copy engine.
-struct AttendBox {
-  const CUtensorMap* map;
-  unsigned to;  ///< from the step's start
-  int x;        ///< first byte of a row
-  int y;        ///< added to the row
-  int unused;
-};
-
 /// One kv head's part of a plane, a step of `keys` rows at a time.
 ///
 /// Shared memory of a step, every part a multiple of 1,024 bytes from its start: quants as boxes [keys][width], width
 /// 128, 64 or 32 bytes, 16-byte pieces swizzled as the copy engine does (bits 7 and up of the offset are added without
-/// carry to bits 4 and up), so that the eight rows of a matrix load lie in different banks; scales as boxes [keys][16];
-/// fifth bits likewise.
-template <Format F, unsigned StepKeys>
+/// carry to bits 4 and up), so that the eight rows of a matrix load lie in different banks; scales
+/// [keys][scales_width]; fifth bits likewise.
+/// @tparam Dims  elements of a head that are copied
+template <Format F, unsigned StepKeys, unsigned Dims>
 struct AttendStage {
   static constexpr unsigned keys = StepKeys;
+  static constexpr unsigned dims = Dims;
   using Facts = AttendFormat<F>;
-  static constexpr unsigned scale_bytes = F == Format::q5_1 ? 4 : 2;  ///< of a block
+  static constexpr bool fives = F == Format::q5_1;
+  static constexpr unsigned scale_bytes = fives ? 4 : 2;  ///< of a block
+  static constexpr unsigned row_bytes = dims / 32 * Facts::group_bytes;
+  static constexpr unsigned width = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+  /// Bytes of a key's scales, and of its fifth bits; a small head has its neighbours' beside it.
+  static constexpr unsigned scales_width = dims / 32 * scale_bytes < 16 ? 16 : dims / 32 * scale_bytes;
+  // From the start of the step's part.
+  static constexpr unsigned scales_at = keys * row_bytes;
+  static constexpr unsigned fifths_at = scales_at + (Facts::blocks ? keys * scales_width : 0);
+  static constexpr unsigned used = fifths_at + (fives ? keys * scales_width : 0);
+  static constexpr unsigned bytes = (used + 1023) / 1024 * 1024;
+  static constexpr unsigned quant_boxes = row_bytes / width;
+  static constexpr unsigned boxes = quant_boxes + (Facts::blocks ? 1 : 0) + (fives ? 1 : 0);
 
-  CUtensorMap map;  ///< of the quants; set by `describe`
+  CUtensorMap maps[fives ? 3 : Facts::blocks ? 2 : 1];  ///< quants, scales, fifth bits; set by `describe`
   PortableSource plane;
-  bool wide;      ///< sub-planes of whole words; else interleaved blocks
-  unsigned dims;  ///< elements of a head that are copied
-  unsigned width;
-  unsigned width_shift;
-  unsigned scales_at;  ///< from the start of the step's part
-  unsigned fifths_at;
-  unsigned bytes;  ///< of a step's part
+  bool wide;  ///< sub-planes of whole words; else interleaved blocks
 
-  AttendStage(const PortableSource& p, bool split, unsigned n_dims) noexcept
-      : map(), plane(p), wide(split || !Facts::blocks), dims(n_dims) {
-    width_shift = row_bytes() % 128 == 0 ? 7 : row_bytes() % 64 == 0 ? 6 : 5;
-    width = 1U << width_shift;
-    scales_at = keys * row_bytes();
-    fifths_at = scales_at + (Facts::blocks ? keys * boxes(scale_bytes) * 16 : 0);
-    bytes = (fifths_at + (F == Format::q5_1 ? keys * boxes(4) * 16 : 0) + 1023) / 1024 * 1024;
-  }
+  AttendStage(const PortableSource& p, bool split) noexcept : maps(), plane(p), wide(split || !Facts::blocks) {}
 
-  __host__ __device__ unsigned row_bytes() const { return dims / 32 * Facts::group_bytes; }
-  /// Boxes of 16 bytes that hold a key's scales or fifth bits; a small head shares its box with neighbours.
-  __host__ __device__ unsigned boxes(unsigned block_bytes) const {
-    const unsigned n = dims / 32 * block_bytes;
-    return n < 16 ? 1 : n / 16;
-  }
-  /// Where in its boxes a head's first block is.
-  __host__ __device__ static unsigned box_offset(std::size_t element, unsigned block_bytes) {
-    return static_cast<unsigned>(element / 32 * block_bytes % 16);
+  /// Where in the copied bytes of its row a head's first block is.
+  __host__ __device__ static unsigned box_offset(unsigned element, unsigned block_bytes) {
+    return element / 32 * block_bytes % 16;
   }
   /// Offset of word `byte` / 4 of a key's scales.
-  __device__ static unsigned word_at(unsigned key, unsigned byte) {
-    return byte / 16 * keys * 16 + key * 16 + byte % 16;
-  }
+  __device__ static unsigned word_at(unsigned key, unsigned byte) { return key * scales_width + byte; }
   /// Offset of 16-byte piece `piece` of a key's quants.
-  __device__ unsigned piece_at(unsigned key, unsigned piece) const {
+  __device__ static unsigned piece_at(unsigned key, unsigned piece) {
     const unsigned at = key * width + (piece * 16 & (width - 1));
-    return (piece * 16 >> width_shift) * keys * width + (at ^ ((at >> 3) & (width - 1) & ~15U));
+    return piece * 16 / width * keys * width + (at ^ ((at >> 3) & (width - 1) & ~15U));
   }
 
   /// Element `e` of a key's head, from the step's part at `part`. For block formats.
@@ -92,61 +76,41 @@ struct AttendStage {
     return __fadd_rn(__fmul_rn(d, static_cast<float>(x)), __high2float(scale));
   }
 
-  /// Describes the quants to the copy engine. False if it cannot take them, or the rest is not whole pieces.
+  /// Describes the plane to the copy engine. False if it cannot take it.
   bool describe(const CudaApi::Driver& driver) noexcept {
     if (!wide || driver.encode_map == nullptr || plane.quant_row % 16 != 0 || plane.rows > 0x7fffffffU) return false;
     if (Facts::blocks && (plane.scale_row % 16 != 0 || plane.fifth_row % 16 != 0)) return false;
-    const CUtensorMapSwizzle swizzle = width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-                                       : width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                     : CU_TENSOR_MAP_SWIZZLE_32B;
-    const cuuint64_t size[2] = {plane.quant_row, plane.rows};
-    const cuuint64_t stride[1] = {plane.quant_row};
-    const cuuint32_t box[2] = {width, keys};
-    const cuuint32_t step[2] = {1, 1};
-    return driver.encode_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<std::byte*>(plane.first.quants), size,
-                             stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-  }
-
-  /// Boxes of a step's quants.
-  __host__ __device__ unsigned quant_boxes() const { return row_bytes() >> width_shift; }
-  __host__ __device__ unsigned quant_bytes() const { return keys * row_bytes(); }
-
-  /// What the copy engine brings for a step: boxes of `keys` rows, as they are; rows before and after the plane's
-  /// become zeros.
-  /// @param to       of this part, from the step's on
-  /// @param element  of the plane's rows: first of the head's
-  /// @param y        added to the row
-  __device__ void list(AttendBox* out, unsigned to, std::size_t element, int y) const {
-    const auto first = static_cast<unsigned>(element / 32 * Facts::group_bytes);
-    for (unsigned i = 0; i < quant_boxes(); ++i) {
-      out[i] = {&map, to + i * keys * width, static_cast<int>(first + i * width), y, 0};
-    }
-  }
-
-  /// By all threads, two per key: scales and fifth bits, which are too narrow for the copy engine.
-  /// @param row   of the plane, for the step's first key
-  /// @param half  which of a key's two threads copies if there is work for one
-  __device__ void copy_narrow(std::uint32_t to, std::int64_t row, std::size_t element, unsigned half) const {
+    bool ok = describe(driver, maps[0], plane.first.quants, plane.quant_row, width);
     if constexpr (Facts::blocks) {
-      const unsigned key = threadIdx.x / 2;
-      const unsigned own = threadIdx.x % 2;
-      const bool valid = row + key >= 0 && row + key < static_cast<std::int64_t>(plane.rows);
-      const bool fifths = F == Format::q5_1 && own == 1;
-      if (F != Format::q5_1 && own != half) return;
-      const std::byte* const from =
-          (fifths ? plane.first.fifths : plane.first.scales) +
-          static_cast<std::size_t>(valid ? row + key : 0) * (fifths ? plane.fifth_row : plane.scale_row) +
-          element / 32 * scale_bytes / 16 * 16;
-      to += (fifths ? fifths_at : scales_at) + key * 16;
-      copy_16_async(to, from, valid);
-      for (unsigned i = 1; i < boxes(scale_bytes); ++i) copy_16_async(to + i * keys * 16, from + i * 16, valid);
+      ok = ok && describe(driver, maps[1], plane.first.scales, plane.scale_row, scales_width);
+    }
+    if constexpr (fives) ok = ok && describe(driver, maps[2], plane.first.fifths, plane.fifth_row, scales_width);
+    return ok;
+  }
+
+  /// Starts box `i` of what the copy engine brings for a step: `keys` rows; those before and after the plane's become
+  /// zeros.
+  /// @param to       of this part
+  /// @param row      of the plane, for the step's first key
+  /// @param element  of the plane's rows: first of the head's
+  __device__ void copy_box(unsigned i, std::uint32_t to, int row, unsigned element, std::uint32_t barrier) const {
+    if (i < quant_boxes) {
+      const unsigned x = element / 32 * Facts::group_bytes + i * width;
+      copy_box_async(to + i * keys * width, &maps[0], static_cast<int>(x), row, barrier);
+    } else if constexpr (Facts::blocks) {
+      const unsigned x = element / 32 * scale_bytes / 16 * 16;
+      const bool scales = !fives || i == quant_boxes;
+      copy_box_async(to + (scales ? scales_at : fifths_at),
+                     &maps[scales  ? 1
+                           : fives ? 2
+                                   : 0],
+                     static_cast<int>(x), row, barrier);
     }
   }
 
   /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.
-  __device__ void copy(std::uint32_t to, std::size_t first, std::size_t lo, std::size_t hi, std::size_t element) const {
-    const unsigned n = row_bytes() / 16;
+  __device__ void copy(std::uint32_t to, unsigned first, unsigned lo, unsigned hi, unsigned element) const {
+    constexpr unsigned n = row_bytes / 16;
     const unsigned key = threadIdx.x / 2;
     const bool valid = first + key >= lo && first + key < hi;
     const std::size_t row = valid ? first + key - plane.base : 0;
@@ -166,8 +130,24 @@ struct AttendStage {
   }
 
  private:
+  bool describe(const CudaApi::Driver& driver, CUtensorMap& map, const std::byte* from, std::size_t row_size,
+                unsigned n) const noexcept {
+    const bool quants = &map == &maps[0];
+    const CUtensorMapSwizzle swizzle = !quants    ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                       : n == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : n == 64  ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                  : CU_TENSOR_MAP_SWIZZLE_32B;
+    const cuuint64_t size[2] = {row_size, plane.rows};
+    const cuuint64_t stride[1] = {row_size};
+    const cuuint32_t box[2] = {n, keys};
+    const cuuint32_t step[2] = {1, 1};
+    return driver.encode_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<std::byte*>(from), size, stride, box,
+                             step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  }
+
   /// @param from  the row's first byte
-  __device__ void copy_words(std::uint32_t to, const std::byte* from, unsigned key, std::size_t element,
+  __device__ void copy_words(std::uint32_t to, const std::byte* from, unsigned key, unsigned element,
                              unsigned block_bytes, bool valid) const {
     const unsigned offset = box_offset(element, block_bytes);
     from += element / 32 * block_bytes;
@@ -178,7 +158,7 @@ struct AttendStage {
   }
 
   /// Blocks of 34, 24 or 18 bytes, aligned to 2: through registers, and waited for.
-  __device__ void copy_blocks(std::uint32_t to, std::size_t row, bool valid, std::size_t element) const {
+  __device__ void copy_blocks(std::uint32_t to, std::size_t row, bool valid, unsigned element) const {
     if constexpr (Facts::blocks) {
       const unsigned key = threadIdx.x / 2;
 #pragma unroll 1

@@ -133,7 +133,7 @@ struct AttendValues {
   using Facts = AttendFormat<F>;
 
   /// Element of the group that D's row g + 8 * half of tile `tile` stands for.
-  __device__ static unsigned element(unsigned tile, unsigned g, unsigned half) {
+  __host__ __device__ static constexpr unsigned element(unsigned tile, unsigned g, unsigned half) {
     return Facts::blocks || Facts::bytes ? 16 * tile + 2 * g + half : 16 * tile + 8 * half + g;
   }
 
@@ -145,8 +145,9 @@ struct AttendValues {
 
   /// @param quants  address of this lane's row for the first of the 32 keys
   /// @param width   bytes from key to key
-  /// @param scales  address of key 2 t's word; keys are 16 bytes apart; fifths likewise
+  /// @param scales  address of key 2 t's word; keys are Wide bytes apart; fifths likewise
   /// @param upper   whether the scale is the word's upper half
+  template <unsigned Wide>
   __device__ static void load(std::uint32_t quants, unsigned width, std::uint32_t scales, std::uint32_t fifths,
                               bool upper, unsigned lane, std::uint32_t (&a)[2][2][4]) {
     if constexpr (Facts::nibbles) {
@@ -154,11 +155,11 @@ struct AttendValues {
       load_matrices_turned(quants, r);
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {  // eight keys at a time
-        const std::uint32_t s0 = load_shared_4(scales + i * 128);
-        const std::uint32_t s1 = load_shared_4(scales + i * 128 + 16);
+        const std::uint32_t s0 = load_shared_4(scales + i * 8 * Wide);
+        const std::uint32_t s1 = load_shared_4(scales + i * 8 * Wide + Wide);
         if constexpr (F == Format::q5_1) {
-          const std::uint32_t f0 = load_shared_4(fifths + i * 128);
-          const std::uint32_t f1 = load_shared_4(fifths + i * 128 + 16);
+          const std::uint32_t f0 = load_shared_4(fifths + i * 8 * Wide);
+          const std::uint32_t f1 = load_shared_4(fifths + i * 8 * Wide + Wide);
           q5_1(r[i], s0, s1, f0, f1, lane, a[i / 2], i % 2 * 2);
         } else {
           q4_0(r[i], scale_pair(s0, s1, upper), a[i / 2], i % 2 * 2);
@@ -173,8 +174,8 @@ struct AttendValues {
           __half2 d[2];
 #pragma unroll
           for (unsigned i = 0; i < 2; ++i) {
-            d[i] = scale_pair(load_shared_4(scales + step * 256 + i * 128),
-                              load_shared_4(scales + step * 256 + i * 128 + 16), upper);
+            d[i] = scale_pair(load_shared_4(scales + (2 * step + i) * 8 * Wide),
+                              load_shared_4(scales + (2 * step + i) * 8 * Wide + Wide), upper);
           }
 #pragma unroll
           for (unsigned i = 0; i < 4; ++i) {

@@ -11,6 +11,7 @@ namespace memra::detail {
 /// 2^(attend_top - attend_slack) at the step that chose e. So e moves rarely, and weights keep all bits of a half down
 /// to 2^-21 of the largest and more.
 inline constexpr float attend_top = 15.0F;
+inline constexpr float attend_most_weight = 32768.0F;  ///< 2^attend_top
 inline constexpr float attend_slack = 8.0F;
 /// -e before any key is seen.
 inline constexpr float attend_no_exponent = 3.0e38F;
@@ -37,16 +38,19 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
   /// Weights of this warp's keys into shared memory, for all warps. A column whose exponent is too small for one of the
   /// step's keys takes the step's largest score instead; what it has so far is scaled. Ends with all warps' weights
   /// visible.
-  __device__ void weigh(const Place& at, unsigned turn, const float (&s)[Tiles][4], float (&exponent)[Tiles][2],
-                        float (&sum)[Tiles][2], Sums& o) const {
+  /// @param wild      whether this lane found scales of V that halves do not hold
+  /// @param exponent  -e
+  /// @return whether some lane of the block did
+  __device__ bool weigh(const Place& at, unsigned turn, bool wild, const float (&s)[Tiles][4],
+                        float (&exponent)[Tiles][2], float (&sum)[Tiles][2], Sums& o) const {
     const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
-    const std::uint32_t flags = at.base + flags_at() + turn * 4;
+    const std::uint32_t flags = at.base + flags_at() + turn * 8;
     auto* const maxima = reinterpret_cast<float*>(at.shared + maxima_at()) + turn * warps * columns;
     float more[Tiles][2];
-    bool over = store_weights(at, turn, s, exponent, more);
-    over = __any_sync(0xffffffffU, over);
-    if (at.lane == 0) store_shared_byte(flags + at.warp, over ? 1 : 0);
-    if (over) {
+    const bool own = store_weights(at, turn, s, exponent, more);
+    const unsigned found = __reduce_or_sync(0xffffffffU, (own ? 1U : 0U) | (wild ? 2U : 0U));
+    if (at.lane == 0) store_shared_byte(flags + at.warp, found);
+    if ((found & 1U) != 0) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
         const float2 factor = factors[4 * i + at.t];
@@ -63,16 +67,18 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
     }
     barrier_publish();
     __syncthreads();
-    const std::uint32_t passed = load_shared_4(flags);
-    if (passed != 0) {  // the same for every thread
+    // The same for every thread.
+    std::uint32_t all[2] = {load_shared_4(flags), 0};
+    if constexpr (warps > 4) all[1] = load_shared_4(flags + 4);
+    if (((all[0] | all[1]) & 0x01010101U) != 0) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
         for (unsigned j = 0; j < 2; ++j) {
           float top = -INFINITY;
-#pragma unroll 1
+#pragma unroll
           for (unsigned w = 0; w < warps; ++w) {
-            if ((passed >> (8 * w) & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
+            if ((all[w / 4] >> (w % 4 * 8) & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
           }
           if (__fadd_rn(top, exponent[i][j]) > attend_top) {
             const float now = __fsub_rn(attend_top - attend_slack, top);
@@ -95,10 +101,11 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
 #pragma unroll
       for (unsigned j = 0; j < 2; ++j) sum[i][j] = __fadd_rn(sum[i][j], more[i][j]);
     }
+    return ((all[0] | all[1]) & 0x02020202U) != 0;
   }
 
   /// @param more  sums of this lane's two weights of a column
-  /// @return whether a weight passes the top
+  /// @return whether a sum passes 2^attend_top: if none does, no weight does
   __device__ bool store_weights(const Place& at, unsigned turn, const float (&s)[Tiles][4],
                                 const float (&exponent)[Tiles][2], float (&more)[Tiles][2]) const {
     const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
@@ -110,12 +117,13 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
       float p[4];
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
-        p[j] = __fmaf_rn(s[i][j], j % 2 == 0 ? factor.x : factor.y, exponent[i][j % 2]);
-        over = over || p[j] > attend_top;
-        p[j] = exp2_fast(p[j]);
+        p[j] = exp2_fast(__fmaf_rn(s[i][j], j % 2 == 0 ? factor.x : factor.y, exponent[i][j % 2]));
       }
-      more[i][0] = __fadd_rn(p[0], p[2]);
-      more[i][1] = __fadd_rn(p[1], p[3]);
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) {
+        more[i][j] = __fadd_rn(p[j], p[j + 2]);
+        over = over || more[i][j] > attend_most_weight;
+      }
       store_turned(to + i * 256, pack_halves<v_bf16>(p[0], p[1]), pack_halves<v_bf16>(p[2], p[3]), at.lane);
     }
     return over;
