@@ -31,7 +31,7 @@ arm HipRedHipDraft 'no data-parallel primitive'
 arm gpu_items.*PortableConv 'scratch'
 # What a compiler does not do when asked to, as it would be printed.
 text() { # WORDS ASSEMBLY
-  printf "$2" | awk -f "$here/isa.awk" | grep -q ": $1" || { echo "NOT NOTICED: $1"; exit 1; }
+  printf '%b' "$2" | awk -f "$here/isa.awk" | grep -q ": $1" || { echo "NOT NOTICED: $1"; exit 1; }
 }
 attend=_ZN5memra6detail10gpu_blocksINS0_9HipAttendILNS_6FormatE1ELS3_1ELb1ELj128EEEEEvT_
 text 'a conversion instruction of fp8' 'x:\n\tv_cvt_f32_fp8 v0, v1\n'
