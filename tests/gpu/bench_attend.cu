@@ -1,5 +1,6 @@
-// Times of attention on this GPU, beside the read ceiling of the same run; checked against the portable kernels first.
-// Hidden: run with the tag [.bench].
+// Times of attention on this GPU, beside the read ceiling of the same run;
+// checked against the portable kernels first. Hidden: run with the tag
+// [.bench].
 #include <cmath>
 #include <cstdio>
 #include <memra/cache.hpp>
@@ -16,36 +17,6 @@ namespace memra_bench {
 
 using memra::Format;
 using memra::Layout;
-
-/// Read-only kernel of the ceiling: 16-byte loads.
-struct ReadBody {
-  static constexpr unsigned block_threads = 512;
-  const uint4* p;
-  std::size_t n;
-  std::uint32_t* out;
-  __device__ void block(const memra::Item& item) const {
-    std::uint32_t x = 0;
-    const std::size_t step = std::size_t{gridDim.x} * block_threads;
-#pragma unroll 8
-    for (std::size_t i = item.x * block_threads + threadIdx.x; i < n; i += step) {
-      const uint4 v = p[i];
-      x ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (x == 0x12345678U) *out = x;
-  }
-};
-
-/// GB/s of reading 4 GiB.
-double read_ceiling(CudaDev& dev, Timer& timer) {
-  const std::size_t n = std::size_t{4} << 30;
-  const Filled a(dev, n / 4, 1);
-  auto out = memra::check(dev.zeros(64));
-  const ReadBody body{reinterpret_cast<const uint4*>(a.buffer.data()), n / 16,
-                      reinterpret_cast<std::uint32_t*>(out.data())};
-  return static_cast<double>(n) / 1e3 / timer.us([&] {
-    memra::check(memra::launch(dev, "read", memra::Grid{132 * 16, 1, 1}, body));
-  });
-}
 
 struct AttendShape {
   std::size_t heads, kv, d;
@@ -154,7 +125,9 @@ TEST_CASE("times of attention", "[.bench]") {
       {Format::q8_0, Format::q5_1, Layout::split},          {Format::q8_0, Format::q8_0, Layout::split},
       {Format::q8_0, Format::q4_0, Layout::split},          {Format::q4_0, Format::q4_0, Layout::split},
       {Format::fp8_e4m3, Format::fp8_e4m3, Layout::blocks}, {Format::q8_0, Format::q5_1, Layout::blocks}};
-  std::printf("attend, keys/rows us: GB/s of K and V once, of the read ceiling, times as fast as bf16\n");
+  std::printf(
+      "attend, keys/rows us: GB/s of K and V once, of the read "
+      "ceiling, times as fast as bf16\n");
   for (const AttendShape s : {AttendShape{64, 8, 128}, AttendShape{16, 2, 256}, AttendShape{64, 8, 64}}) {
     double bf16[std::size(attend_points)] = {};
     for (const AttendFormats& f : formats) {

@@ -1,4 +1,5 @@
-// What the benchmarks on a CUDA device share: a timer and device memory filled with numbers that look random.
+// What the benchmarks on a CUDA device share: a timer, device memory filled
+// with numbers that look random, and the ceiling of reading.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,8 @@
 
 #include <support/kernel_model.hpp>
 
-// Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an unnamed namespace with Catch's.
+// Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an
+// unnamed namespace with Catch's.
 namespace memra_bench {
 
 using memra::CudaDev;
@@ -29,7 +31,8 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  /// Median over 15 captured graphs' replays of 10 calls each, microseconds a call: launch gaps of the host are out.
+  /// Median over 15 captured graphs' replays of 10 calls each, microseconds a
+  /// call: launch gaps of the host are out.
   template <class F>
   double us(const F& f) {
     f();
@@ -86,5 +89,35 @@ struct Filled {
         memra::launch(dev, "input", memra::Grid{n, 1, 1}, memra_test::InputBody{x, n, z, z, seed, scale, negative}));
   }
 };
+
+/// Read-only kernel of the ceiling: 16-byte loads.
+struct ReadBody {
+  static constexpr unsigned block_threads = 512;
+  const uint4* p;
+  std::size_t n;
+  std::uint32_t* out;
+  __device__ void block(const memra::Item& item) const {
+    std::uint32_t x = 0;
+    const std::size_t step = std::size_t{gridDim.x} * block_threads;
+#pragma unroll 8
+    for (std::size_t i = item.x * block_threads + threadIdx.x; i < n; i += step) {
+      const uint4 v = p[i];
+      x ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (x == 0x12345678U) *out = x;
+  }
+};
+
+/// GB/s of reading 4 GiB.
+inline double read_ceiling(CudaDev& dev, Timer& timer) {
+  const std::size_t n = std::size_t{4} << 30;
+  const Filled a(dev, n / 4, 1);
+  auto out = memra::check(dev.zeros(64));
+  const ReadBody body{reinterpret_cast<const uint4*>(a.buffer.data()), n / 16,
+                      reinterpret_cast<std::uint32_t*>(out.data())};
+  return static_cast<double>(n) / 1e3 / timer.us([&] {
+    memra::check(memra::launch(dev, "read", memra::Grid{132 * 16, 1, 1}, body));
+  });
+}
 
 }  // namespace memra_bench

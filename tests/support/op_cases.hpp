@@ -611,7 +611,8 @@ std::vector<OpCase<Dev>> op_cases() {
         s.base = kind == 4 ? 940 : 888;
       }
       const std::uint64_t n = ++seed;
-      add("draft " + std::to_string(kind) + (arm == memra::DraftArm::clip ? " clip" : " full scan"),
+      add("draft d" + std::to_string(s.head_dim) + ", " + std::to_string(kind) +
+              (arm == memra::DraftArm::clip ? " clip" : " full scan"),
           [=](Dev& d) { return run_draft(d, s, arm, n); });
     }
   }

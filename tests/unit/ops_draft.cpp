@@ -117,6 +117,18 @@ TEST_CASE("draft attention: both arms against float64 and bit for bit", "[ops][d
   }
 }
 
+TEST_CASE("scratch of draft attention by hand", "[ops][draft]") {
+  using memra::detail::draft_most_pieces;
+  using memra::detail::draft_scratch_bytes;
+  REQUIRE(draft_scratch_bytes(32, 8, 96, 16, 2048) == (2048 + 16) * 4 * 16 + 64);  // scores of one head
+  // 2,064 keys fill 17 pieces of 128 at most, and lie in 18; of each 128 sums and four more floats.
+  REQUIRE(draft_most_pieces(2064) == 18);
+  REQUIRE(draft_scratch_bytes(32, 8, 128, 16, 2048) == std::size_t{16} * 32 * 18 * 132 * 4 + 64);
+  REQUIRE(draft_most_pieces(1) == 2);
+  REQUIRE(draft_most_pieces(1000000) == 65);  // pieces become larger
+  REQUIRE(draft_scratch_bytes(1, 1, 32, 1, 1000000) == 1000001 * 4 + 64);
+}
+
 TEST_CASE("draft attention serves group sizes and block sizes", "[ops][draft][identity]") {
   for (const std::size_t group : {1U, 2U, 8U}) {
     for (const std::size_t block : {1U, 2U, 5U, 16U}) {

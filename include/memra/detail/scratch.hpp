@@ -69,12 +69,32 @@ constexpr std::size_t attend_scratch_bytes(std::size_t n_heads, std::size_t n_kv
          64;
 }
 
+/// Head dimensions whose keys draft_attend may split.
+constexpr bool draft_splits(std::size_t head_dim) noexcept {
+  return head_dim == 32 || head_dim == 64 || head_dim == 128;
+}
+
+/// Keys, as a power of two, of the smallest piece of a draft block's visible keys, and how many pieces these would fill
+/// at most.
+inline constexpr std::size_t draft_piece_shift = 7;
+inline constexpr std::size_t draft_pieces_bound = 64;
+
+/// Most pieces that `keys` visible keys lie in: on an absolute grid, so one more than they would fill.
+constexpr std::size_t draft_most_pieces(std::size_t keys) noexcept {
+  return std::min((keys >> draft_piece_shift) + 1, draft_pieces_bound) + 1;
+}
+
 /// Scratch of draft_attend: for every query row, the scores of one head against all committed rows that it may meet
-/// (DraftView::most_keys) and the block's.
-constexpr std::size_t draft_scratch_bytes(std::size_t /*n_heads*/, std::size_t /*n_kv*/, std::size_t /*head_dim*/,
+/// (DraftView::most_keys) and the block's; or, where keys are split, per query row, query head and piece the weighted
+/// sum of values and four floats.
+constexpr std::size_t draft_scratch_bytes(std::size_t n_heads, std::size_t /*n_kv*/, std::size_t head_dim,
                                           std::size_t block_rows, std::size_t most_keys) noexcept {
-  const CheckedSize bytes = (CheckedSize(most_keys) + block_rows) * 4 * block_rows + 64;
-  return bytes.valid() ? bytes.value() : no_scratch;
+  const CheckedSize keys = CheckedSize(most_keys) + block_rows;
+  const CheckedSize scores = keys * 4 * block_rows + 64;
+  if (!scores.valid() || !draft_splits(head_dim)) return scores.valid() ? scores.value() : no_scratch;
+  const CheckedSize split =
+      CheckedSize(block_rows) * n_heads * draft_most_pieces(keys.value()) * ((head_dim + 4) * 4) + 64;
+  return split.valid() ? std::max(scores.value(), split.value()) : no_scratch;
 }
 
 }  // namespace memra::detail

@@ -173,10 +173,20 @@ struct CudaAppend {
     x = fmaxf(x, __shfl_xor_sync(all_lanes, x, 1));
     return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
   }
-  static __device__ float least(float x) {
-    x = fminf(x, __shfl_xor_sync(all_lanes, x, 1));
-    return fminf(x, __shfl_xor_sync(all_lanes, x, 2));
-  }
+
+  /// Smallest and largest of the block's elements; which of two zeros is left open.
+  struct Extremes {
+    float min, max;
+    explicit __device__ Extremes(const float (&x)[8]) : min(x[0]), max(x[0]) {
+#pragma unroll
+      for (int i = 1; i < 8; ++i) {
+        min = fminf(min, x[i]);
+        max = fmaxf(max, x[i]);
+      }
+      min = -most(-min);
+      max = most(max);
+    }
+  };
 
   /// Sign bit of the first of the block's elements for which `is` holds; all lanes of the warp take part.
   template <class F>
@@ -285,30 +295,22 @@ struct CudaAppend {
   }
 
   static __device__ void q5_1(const float (&x)[8], bool live, bool wide, const BlockCursor& to) {
-    float min = x[0];
-    float max = x[0];
-#pragma unroll
-    for (int i = 1; i < 8; ++i) {
-      min = fminf(min, x[i]);
-      max = fmaxf(max, x[i]);
-    }
-    min = least(min);
-    max = most(max);
-    const float d = quotient(max - min, 31.0F);
+    const Extremes of(x);
+    const float d = quotient(of.max - of.min, 31.0F);
     const float id = inverse(d);
     std::uint32_t q[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) q[i] = whole(product(x[i] - min, id) + 0.5F);
+    for (int i = 0; i < 8; ++i) q[i] = whole(product(x[i] - of.min, id) + 0.5F);
     std::uint32_t low = low_bytes(q[0], q[1], q[2], q[3]);
     std::uint32_t high = low_bytes(q[4], q[5], q[6], q[7]);
     if (id == 0.0F) low = high = 0;  // max - min may have overflowed, and then so may x - min
     std::uint32_t fifth = fifth_bits(low) << (4 * lane()) | fifth_bits(high) << (4 * lane() + 16);
     fifth |= __shfl_xor_sync(all_lanes, fifth, 1);
     fifth |= __shfl_xor_sync(all_lanes, fifth, 2);
-    std::uint32_t sign = f32_bits(min);
-    if (__any_sync(all_lanes, min == 0.0F)) {
-      const std::uint32_t first = sign_of_first(x, [&](float v) { return v == min; });
-      if (min == 0.0F) sign = first;
+    std::uint32_t sign = f32_bits(of.min);
+    if (__any_sync(all_lanes, of.min == 0.0F)) {
+      const std::uint32_t first = sign_of_first(x, [&](float v) { return v == of.min; });
+      if (of.min == 0.0F) sign = first;
     }
     if (!live) return;
     put(to.quants + 4 * lane(), (low & 0x0f0f0f0fU) | (high & 0x0f0f0f0fU) << 4, wide);
@@ -320,20 +322,12 @@ struct CudaAppend {
   }
 
   static __device__ void q4_0(const float (&x)[8], bool live, bool wide, const BlockCursor& to) {
-    float min = x[0];
-    float max = x[0];
-#pragma unroll
-    for (int i = 1; i < 8; ++i) {
-      min = fminf(min, x[i]);
-      max = fmaxf(max, x[i]);
-    }
-    min = least(min);
-    max = most(max);
-    float largest = max > -min ? max : min;
-    const bool tie = max == -min;
+    const Extremes of(x);
+    float largest = of.max > -of.min ? of.max : of.min;
+    const bool tie = of.max == -of.min;
     if (__any_sync(all_lanes, tie)) {
-      const std::uint32_t first = sign_of_first(x, [&](float v) { return fabsf(v) == max; });
-      if (tie) largest = max == 0.0F ? 0.0F : f32_from_bits(f32_bits(max) | first);  // zeros count as +0
+      const std::uint32_t first = sign_of_first(x, [&](float v) { return fabsf(v) == of.max; });
+      if (tie) largest = of.max == 0.0F ? 0.0F : f32_from_bits(f32_bits(of.max) | first);  // zeros count as +0
     }
     const float d = product(largest, -0.125F);
     const float id = inverse(d);

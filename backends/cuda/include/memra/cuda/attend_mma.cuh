@@ -107,6 +107,13 @@ __device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&r)[4
                : "r"(address)
                : "memory");
 }
+/// The first two of them: lanes 0 to 15 give the addresses.
+__device__ inline void load_matrices_2(std::uint32_t address, std::uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
 __device__ inline void load_matrices_turned(std::uint32_t address, std::uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -136,7 +143,11 @@ __device__ inline void multiply(float (&d)[Tiles][4], const std::uint32_t (&a)[4
 #pragma unroll
     for (unsigned i = 0; i < Tiles; i += 2) {
       std::uint32_t r[4];
-      load_matrices(b + i * 256, r);  // of one tile only the first two are used
+      if constexpr (Tiles == 1) {
+        load_matrices_2(b, r);  // four would reach behind the operand
+      } else {
+        load_matrices(b + i * 256, r);
+      }
       mma_16x8x16<Bf16>(d[i], a, r[0], r[1]);
       if constexpr (Tiles > 1) mma_16x8x16<Bf16>(d[i + 1], a, r[2], r[3]);
     }

@@ -1,12 +1,19 @@
-// draft_attend on CUDA: one block per head and block row. Same bits as the host, both arms.
+// draft_attend on CUDA: which kernel a shape takes, and the one for head dimensions that draft_tile.cuh does not take:
+// one block per head and block row, the host's bits.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memra/cuda/attend_launch.cuh>
+#include <memra/cuda/draft_tile.cuh>
 #include <memra/detail/math.hpp>
 #include <memra/detail/portable_attend.hpp>
+#include <memra/detail/scratch.hpp>
 #include <memra/detail/strict_fp.hpp>
+#include <memra/error.hpp>
 #include <memra/launch.hpp>
 #include <memra/ops.hpp>
+#include <memra/portable_ops.hpp>
 #include <memra/views.hpp>
 
 namespace memra::detail {
@@ -98,5 +105,37 @@ struct CudaDraftAttend {
     return x;
   }
 };
+
+template <unsigned Dim, unsigned Tiles, class D>
+Status cuda_draft_tile(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
+  auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
+  const auto slots = static_cast<unsigned>(draft_most_pieces(CudaDraftPieces::most(d, d.most_keys() + d.block_rows)));
+  const CudaDraftTile<Dim, Tiles> body{d, a, partials, slots};
+  if (Status s = launch(dev, "draft_attend", body.grid(), body); !s) return s;
+  return launch(dev, "draft_fold", Grid{a.n_heads, d.block_rows, 1}, CudaDraftFold<Dim>{d, a, partials, slots});
+}
+
+/// How many columns a block takes changes no bit of any: the number of rows, and what the device has, may choose it.
+template <unsigned Dim, class D>
+Status cuda_draft_tiles(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
+  const bool few = d.block_rows * (a.n_heads / d.n_kv) <= 32;
+  if (few || CudaDraftTile<Dim, 8>::shared_bytes() > cuda_shared_limit(dev))
+    return cuda_draft_tile<Dim, 4>(dev, d, a, ws);
+  return cuda_draft_tile<Dim, 8>(dev, d, a, ws);
+}
+
+/// Every shape.
+template <class D>
+Status cuda_draft_attend(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(d.k) | reinterpret_cast<std::uintptr_t>(d.v) |
+                  reinterpret_cast<std::uintptr_t>(a.q);
+  if (draft_splits(d.head_dim) && at % 16 == 0) {
+    if (d.head_dim == 32) return cuda_draft_tiles<32>(dev, d, a, ws);
+    if (d.head_dim == 64) return cuda_draft_tiles<64>(dev, d, a, ws);
+    return cuda_draft_tiles<128>(dev, d, a, ws);
+  }
+  if (!CudaDraftAttend::fits(d)) return PortableKernels::draft_attend(dev, d, a, ws);
+  return launch(dev, "draft_attend", Grid{a.n_heads, d.block_rows, 1}, CudaDraftAttend{d, a});
+}
 
 }  // namespace memra::detail

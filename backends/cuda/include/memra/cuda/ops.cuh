@@ -25,8 +25,8 @@ namespace memra {
 /// The kernel set behind ops_for of a CudaDev and of wrappers of one.
 ///
 /// Tuned kernels where the shape has one, the portable ones otherwise; which of them is a function of formats, layouts
-/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend,
-/// whose kernels are of numeric classes of their own (see attend.cuh and attend_any.cuh).
+/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend and
+/// draft_attend, whose kernels are of numeric classes of their own (attend.cuh, attend_any.cuh, draft_tile.cuh).
 struct CudaKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
@@ -77,8 +77,7 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status draft_attend(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
-    if (!detail::CudaDraftAttend::fits(d)) return PortableKernels::draft_attend(dev, d, a, ws);
-    return launch(dev, "draft_attend", Grid{a.n_heads, d.block_rows, 1}, detail::CudaDraftAttend{d, a});
+    return detail::cuda_draft_attend(dev, d, a, ws);
   }
 
   template <class D>
