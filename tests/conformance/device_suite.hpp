@@ -386,6 +386,28 @@ void failure_properties(std::vector<Property>& out) {
                      if (small) r.that(all(read(dev, small->data(), 100), 100, std::byte{0}), "it is not zero");
                    }});
   }
+  if constexpr (memra::WorkLogDev<DevOf<Make>>) {
+    out.push_back({"S5 a work log goes on to another batch when the device was waited for", [](Report& r) {
+                     Made<Make> made;
+                     auto& dev = made.dev();
+                     const auto log = dev.work_log();
+                     if (!log) return;  // an AnyDev of a device that has none
+                     auto b = dev.zeros(64);
+                     if (!r.that(b, "zeros")) return;
+                     for (const bool download : std::array{false, true}) {
+                       const auto batch = log->batch;
+                       r.that(dev.fill(b->data(), std::byte{1}, 64), "fill");
+                       if (download) {
+                         read(dev, b->data(), 64);
+                       } else {
+                         r.that(dev.synchronize(), "synchronize");
+                       }
+                       r.that(log->batch > batch, "the device was waited for, and the batch is the same");
+                     }
+                     r.that(log->failed.empty(), "it names a batch that failed");
+                     r.that(dev.work_log() == log, "it is another log now");
+                   }});
+  }
   if constexpr (requires(Make & m) { m.lose(); }) {
     out.push_back({"S5 a lost device says so in every later call", [](Report& r) {
                      Made<Make> made;

@@ -1,5 +1,5 @@
-// The ops of a device through ops_for: S8, C10, and stored bytes equal to those of HostDev. Include the device's
-// kernels.
+// The ops of a device through ops_for: S8, C10, rounds, and stored bytes equal to those of HostDev. Include the
+// device's kernels.
 #pragma once
 
 #include <array>
@@ -35,6 +35,12 @@ inline memra::ModelConfig kernel_model() {
   cfg.layers = {memra::recurrent(r), memra::full_attention(a), memra::full_attention(w)};
   return cfg;
 }
+inline memra::CacheOptions kernel_options() {
+  memra::CacheOptions options;
+  options.rounds.rows = 4;
+  options.rounds.replay = options.rounds.planes = options.rounds.stash = true;
+  return options;
+}
 
 /// A model of kernels only: reads rows of random numbers, lives on one device.
 template <class Dev>
@@ -44,7 +50,7 @@ class KernelModel {
 
   explicit KernelModel(Dev& dev)
       : dev_(&dev),
-        cache(memra::check(memra::Cache<Dev>::create(dev, kernel_model(), max_rows))),
+        cache(memra::check(memra::Cache<Dev>::create(dev, kernel_model(), max_rows, kernel_options()))),
         ws_(memra::check(memra::Workspace<Dev>::create(dev, cache.plan().workspace_bytes(max_rows)))),
         x_(filled(max_rows * 128, 1)),
         q_(filled(max_rows * 128, 2)),
@@ -54,15 +60,34 @@ class KernelModel {
         out_(memra::check(dev.zeros(max_rows * 448 * sizeof(float)))) {}
 
   memra::Status forward(std::size_t rows) {
-    const memra::ops_for<Dev> ops(*dev_);
     auto step = cache.begin_step(rows);
     if (!step) return step.status();
+    if (auto s = layers(*step); !s) return s;
+    return cache.advance();
+  }
+  /// A round of 4 rows of which the first `accept` are kept, or that is given up.
+  memra::Result<memra::RolledBack> round(memra::Strategy by, std::size_t accept, bool keep = true) {
+    auto round = cache.begin_round(4, by);
+    if (!round) return round.status();
+    if (auto s = layers(*round); !s) return s;
+    if (keep) return round->commit(accept);
+    if (auto s = round->abandon(); !s) return s;
+    return memra::RolledBack{cache.pos(), 0};
+  }
+
+  /// Every result of every op so far.
+  Bytes results() { return read(*dev_, out_.data(), out_.size()); }
+
+ private:
+  template <class Views>
+  memra::Status layers(Views& step) {
+    const memra::ops_for<Dev> ops(*dev_);
     const std::size_t at = cache.pos();
     const auto row = [&](const auto& b, std::size_t width) { return reinterpret_cast<float*>(b.data()) + at * width; };
     const auto out = [&](std::size_t width, std::size_t first) {
       return reinterpret_cast<float*>(out_.data()) + first * max_rows + at * width;
     };
-    auto recur = step->recur(0);
+    auto recur = step.recur(0);
     if (!recur) return recur.status();
     memra::ConvArgs conv;
     conv.x = row(x_, 128);
@@ -79,10 +104,10 @@ class KernelModel {
     scan.out = out(64, 128);
     if (auto s = ops.delta_scan(*recur, scan); !s) return s;
     for (const std::size_t il : {1U, 2U}) {
-      auto w = step->kv_write(il);
+      auto w = step.kv_write(il);
       if (!w) return w.status();
       if (auto s = ops.append(*w, row(x_, 64), row(q_, 64)); !s) return s;
-      auto read = step->kv_read(il);
+      auto read = step.kv_read(il);
       if (!read) return read.status();
       memra::AttendArgs attend;
       attend.q = row(q_, 128);
@@ -91,13 +116,8 @@ class KernelModel {
       attend.scale = 0.2F;
       if (auto s = ops.attend(*read, attend, ws_.view()); !s) return s;
     }
-    return cache.advance();
+    return {};
   }
-
-  /// Every result of every op so far.
-  Bytes results() { return read(*dev_, out_.data(), out_.size()); }
-
- private:
   typename Dev::Buffer filled(std::size_t n, std::uint64_t seed) {
     auto x = Numbers(seed).reals(n);
     if (seed == 3) {
@@ -150,6 +170,27 @@ std::vector<Property> kernel_properties() {
                      r.that(back.results() == want, "results depend on the rollback");
                      r.that(memra_test::image(back.cache) == memra_test::image(whole.cache), "so does the state");
                    }});
+    out.push_back(
+        {"R1 R3 R4 rounds of every strategy, kept or given up, leave the bits of a straight run", [](Report& r) {
+           Made<Make> made;
+           detail::KernelModel<Dev> whole(made.dev());
+           r.that(whole.forward(20), "20 rows at once");
+           for (const memra::Strategy by :
+                std::array{memra::Strategy::replay, memra::Strategy::planes, memra::Strategy::stash}) {
+             detail::KernelModel<Dev> m(made.dev());
+             r.that(m.forward(3), "3 rows");
+             for (const std::size_t accept : std::array<std::size_t, 5>{0, 2, 4, 1, 3}) {
+               r.that(m.round(by, 0, false), "a round that is given up");
+               const auto left = m.round(by, accept);
+               if (!r.that(left, "a round")) return;
+               if (left->replay != 0) r.that(m.forward(left->replay), "replay");
+             }
+             r.that(m.forward(7), "7 rows");
+             const std::string name(memra::to_string(by));
+             r.that(m.results() == whole.results(), "results depend on rounds by " + name);
+             r.that(memra_test::image(m.cache) == memra_test::image(whole.cache), name + ": so does the state");
+           }
+         }});
     out.push_back({"C10 append stores the bytes that HostDev stores, in every format and layout", [](Report& r) {
                      using memra::Format;
                      for (const Format f : {Format::f32, Format::f16, Format::bf16, Format::q8_0, Format::q5_1,

@@ -3,6 +3,7 @@
 #include <conformance/conformance.hpp>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <string>
@@ -104,6 +105,11 @@ struct LaunchesOneTooFew : HostDev {
     return HostDev::launch(name, memra::Grid{g.x - (g.x > 1), g.y, g.z}, body);
   }
 };
+/// Says of all its work that it is one batch.
+struct OneBatch : MinimalDev {
+  std::shared_ptr<const memra::WorkLog> log = std::make_shared<memra::WorkLog>();
+  std::shared_ptr<const memra::WorkLog> work_log() noexcept { return log; }
+};
 
 struct IgnoresAllocator : HostDev {
   template <class A>
@@ -119,6 +125,7 @@ TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
   must_fail<CopiesOverlap>("S3 copy refuses");
   must_fail<MovesUpwardsOnly>("S3 move");
   must_fail<SaysLittle>("S5");
+  must_fail<OneBatch>("S5 a work log");
   must_fail<IgnoresAllocator>("S6");
   must_fail<LaunchesOneTooFew>("S10");
   if (memra_conformance::under_address_sanitizer()) return;  // it ends the program at the first late read
@@ -149,6 +156,25 @@ struct ForgetfulKernels : memra::HostKernels {
 struct ForgetfulDev : HostDev {
   using kernels = ForgetfulKernels;
 };
+/// One whose rounds by stash keep the state of before, and one that moves no position at a round's end.
+struct IdleKernels : memra::HostKernels {
+  template <class D>
+  static Status round_apply(D&, const memra::RoundCommit&, const memra::RoundCommit*, std::size_t) noexcept {
+    return {};
+  }
+};
+struct IdleDev : HostDev {
+  using kernels = IdleKernels;
+};
+struct StuckKernels : memra::HostKernels {
+  template <class D>
+  static Status round_commit(D&, const memra::RoundCommit&, const memra::RoundCommit*, std::size_t) noexcept {
+    return {};
+  }
+};
+struct StuckDev : HostDev {
+  using kernels = StuckKernels;
+};
 
 TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") {
   const auto cache = failing(memra_conformance::cache_properties<CopiesShort>());
@@ -157,6 +183,8 @@ TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") 
   REQUIRE(failing(memra_conformance::cache_properties<StoresOne>(), "D8").size() == 1);
   const auto kernels = failing(memra_conformance::kernel_properties<ForgetfulDev>());
   REQUIRE(kernels.size() >= 2);
+  REQUIRE(failing(memra_conformance::kernel_properties<IdleDev>(), "R").size() == 1);
+  REQUIRE(failing(memra_conformance::kernel_properties<StuckDev>(), "R").size() == 1);
   REQUIRE(failing(memra_conformance::kernel_properties<HostDev>()).empty());
   REQUIRE(failing(memra_conformance::cache_properties<MinimalDev>()).empty());
 }

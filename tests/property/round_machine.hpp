@@ -253,12 +253,13 @@ class RoundMachine {
     const Tokens t = tokens(n, b);
     std::optional<memra::RolledBack> left;
     {
-      auto r = cache_->begin_round(n, by);
+      const bool on_device = b / 3 % 2 == 1 && by != Strategy::replay;
+      // As for a captured graph: at whatever position the device is.
+      auto r = on_device && b / 6 % 2 == 1 ? cache_->begin_device_round(n, by) : cache_->begin_round(n, by);
       if (!good(r)) return;
       std::vector<float> out;
       if (!good(m_.forward(*cache_, r->step(), t, out))) return;
       if (c % 16 == 15) refused(r->commit(n + 1).status(), memra::ErrorKind::bad_argument, "more than all");
-      const bool on_device = b / 3 % 2 == 1 && by != Strategy::replay;
       if (on_device) {
         const bool less = plant_ == RoundPlant::device_is_told_less && accept != 0;
         const auto word = static_cast<std::int32_t>(less ? accept - 1 : accept);
