@@ -65,17 +65,21 @@ struct CudaAttend : CudaAttendAdd<Block> {
 
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const {
-    let_next_begin();
-    Place at = place(item);
-    const std::uint32_t barriers = at.base + barriers_at();
+    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
+    const std::uint32_t barriers = shared_address(memra_attend_shared) + barriers_at();
     if (mapped && threadIdx.x == 0) {
       for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, 1);
+      barrier_publish();
+    } else if (mapped && threadIdx.x == 32) {
+      for (const CUtensorMap& map : k.maps) fetch_map(&map);
+      for (const CUtensorMap& map : v.maps) fetch_map(&map);
     }
     wait_for_previous();
     const std::int32_t pos = *shape.pos_d;
+    let_next_begin();
+    Place at = place(item);
     Batch queries;
     load_queries(at, at.warp * Base::batch, queries);
-    if (mapped && threadIdx.x == 0) barrier_publish();
     auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
     if (threadIdx.x < columns) {
       const unsigned c = at.first_column + threadIdx.x;
@@ -87,21 +91,13 @@ struct CudaAttend : CudaAttendAdd<Block> {
     const uint2 b = span(pos, at.row_b);
     if (b.x >= b.y) return;
     // Rows on both sides of a rung of the grid: once more, for those on the other side.
-    const unsigned size = shape.chunk_keys(b.y);
-    at.size = a.y == 0 ? size : shape.chunk_keys(a.y);
-    const bool mixed = at.size != size;
+    const unsigned size_a = shape.chunk_keys(a.y == 0 ? b.y : a.y);
+    const unsigned size_b = shape.chunk_keys(b.y);
     unsigned steps = 0;
-    Reach reach = reach_of(at, a, b, mixed);
-    __syncthreads();  // barriers
-    start(at, reach, steps);
-    prepare_queries(at, queries);
-    for (;;) {
-      if (reach.lo < reach.hi) pass(at, pos, reach, mixed, steps);
-      if (at.size == size) return;
-      at.size = size;
-      reach = reach_of(at, a, b, mixed);
-      __syncthreads();  // the earlier pass is over
-      start(at, reach, steps);
+    bool fresh = true;
+    for (at.size = size_a;; at.size = size_b) {
+      pass(at, pos, a, b, size_a != size_b, fresh, queries, steps);
+      if (at.size == size_b) return;
     }
   }
 
@@ -171,40 +167,31 @@ struct CudaAttend : CudaAttendAdd<Block> {
     }
   }
 
-  /// Keys of the chunk that rows of this pass see: some of them, and all of them.
-  struct Reach {
-    unsigned lo, hi, all_lo, all_hi;
-  };
+  /// The rows whose chunks have at.size keys: this chunk of theirs.
   /// @param a, b   keys that the first and the last row of the block see; those between see keys between
   /// @param mixed  not all rows have chunks of this size
-  __device__ static Reach reach_of(const Place& at, uint2 a, uint2 b, bool mixed) {
-    const unsigned lo = at.chunk * at.size;
-    const unsigned hi = lo + at.size;
-    Reach r = {a.x > lo ? a.x : lo, b.y < hi ? b.y : hi, b.x, a.y};
-    if (mixed) r.all_lo = r.hi;
-    return r;
-  }
-
-  /// A pass begins with the stage after the last one's.
-  __device__ void start(const Place& at, const Reach& r, unsigned steps) const {
-    if (r.lo >= r.hi) return;
-    unsigned stage = steps % stages;
-#pragma unroll 1
-    for (unsigned i = 0; i + 1 < stages; ++i) {
-      fetch(at, r.lo / step_keys + i, (r.hi + step_keys - 1) / step_keys, stage, r.lo, r.hi);
-      if (++stage == stages) stage = 0;
-    }
-  }
-
-  /// The rows whose chunks have at.size keys: this chunk of theirs, after `start`.
+  /// @param fresh  the queries are yet to be prepared
   /// @param steps  barriers' steps so far, over all passes
-  __device__ void pass(const Place& at, std::int32_t pos, const Reach& reach, bool mixed, unsigned& steps) const {
+  __device__ void pass(Place& at, std::int32_t pos, uint2 a, uint2 b, bool mixed, bool& fresh, Batch& queries,
+                       unsigned& steps) const {
     constexpr unsigned n = step_keys;
     const unsigned chunk_lo = at.chunk * at.size;
     const unsigned chunk_hi = chunk_lo + at.size;
-    const unsigned first = reach.lo / n;
-    const unsigned end = (reach.hi + n - 1) / n;
+    const unsigned lo = a.x > chunk_lo ? a.x : chunk_lo;  // what some row sees
+    const unsigned hi = b.y < chunk_hi ? b.y : chunk_hi;
+    if (lo >= hi) return;
+    const unsigned all_lo = mixed ? hi : b.x;  // what every row sees
+    const unsigned all_hi = a.y;
+    const unsigned first = lo / n;
+    const unsigned end = (hi + n - 1) / n;
     const std::uint32_t barriers = at.base + barriers_at();
+    __syncthreads();  // barriers; an earlier pass is over
+    // A pass begins with the stage after the last one's.
+    unsigned stage = steps % stages;
+#pragma unroll 1
+    for (unsigned i = 0; i + 1 < stages; ++i) fetch(at, first + i, end, (stage + i) % stages, lo, hi);
+    if (fresh) prepare_queries(at, queries);
+    fresh = false;
     auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
     auto* const ranges = reinterpret_cast<uint2*>(at.shared + ranges_at());
     if (threadIdx.x < columns) {
@@ -235,7 +222,6 @@ struct CudaAttend : CudaAttendAdd<Block> {
       for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
     }
 
-    unsigned stage = steps % stages;
     unsigned phase = steps / stages % 2;
 #pragma unroll 1
     for (unsigned step = first; step < end; ++step) {
@@ -251,11 +237,11 @@ struct CudaAttend : CudaAttendAdd<Block> {
       const bool wild = wild_scales(at, part);
       typename Base::Decoded values;
       score(at, part, s, [&] { Base::begin_add(at, part, values); });
-      const bool edge = step * n < reach.all_lo || step * n + n > reach.all_hi;
+      const bool edge = step * n < all_lo || step * n + n > all_hi;
       if (edge) mask(at, step * n - chunk_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
-      fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, reach.lo, reach.hi);
+      fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, lo, hi);
       add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - chunk_lo) : -1, values, o);
       if (++stage == stages) {
         stage = 0;

@@ -56,7 +56,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// Runs of 32 keys that are decoded before the first one's products are waited for; the first batch of them while the
   /// scores are multiplied, if there are registers for it.
   static constexpr unsigned ahead = step_keys < 64 || groups * Tiles > 8 ? 1 : step_keys == 128 && Tiles == 1 ? 4 : 2;
-  static constexpr bool early = groups == 1 && (Tiles == 8 || warps > 4);
+  static constexpr bool early = warps > 4;
   using Decoded = std::uint32_t[ahead][groups][2][2][4];
 
   /// The first batch of a step, if `early`.

@@ -11,7 +11,6 @@ namespace memra::detail {
 /// 2^(attend_top - attend_slack) at the step that chose e. So e moves rarely, and weights keep all bits of a half down
 /// to 2^-21 of the largest and more.
 inline constexpr float attend_top = 15.0F;
-inline constexpr float attend_most_weight = 32768.0F;  ///< 2^attend_top
 inline constexpr float attend_slack = 8.0F;
 /// -e before any key is seen.
 inline constexpr float attend_no_exponent = 3.0e38F;
@@ -105,7 +104,7 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
   }
 
   /// @param more  sums of this lane's two weights of a column
-  /// @return whether a sum passes 2^attend_top: if none does, no weight does
+  /// @return whether a weight passes the top
   __device__ bool store_weights(const Place& at, unsigned turn, const float (&s)[Tiles][4],
                                 const float (&exponent)[Tiles][2], float (&more)[Tiles][2]) const {
     const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
@@ -117,13 +116,12 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
       float p[4];
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
-        p[j] = exp2_fast(__fmaf_rn(s[i][j], j % 2 == 0 ? factor.x : factor.y, exponent[i][j % 2]));
+        p[j] = __fmaf_rn(s[i][j], j % 2 == 0 ? factor.x : factor.y, exponent[i][j % 2]);
+        over = over || p[j] > attend_top;
+        p[j] = exp2_fast(p[j]);
       }
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) {
-        more[i][j] = __fadd_rn(p[j], p[j + 2]);
-        over = over || more[i][j] > attend_most_weight;
-      }
+      more[i][0] = __fadd_rn(p[0], p[2]);
+      more[i][1] = __fadd_rn(p[1], p[3]);
       store_turned(to + i * 256, pack_halves<v_bf16>(p[0], p[1]), pack_halves<v_bf16>(p[2], p[3]), at.lane);
     }
     return over;
