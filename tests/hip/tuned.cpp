@@ -220,13 +220,13 @@ TEST_CASE("scans of every rule and width, and drafts longer than shared memory, 
   }
   DraftShape d;
   d.n_heads = d.n_kv = 1;
-  d.head_dim = 16;
+  d.head_dim = 32;
   d.len = 4200;
   d.rows = d.len + 10;
   d.floor = 30;
   d.block = 2;
   for (const memra::DraftArm arm : {memra::DraftArm::clip, memra::DraftArm::full_scan}) {
-    for (const std::size_t head_dim : {16U, 256U}) {
+    for (const std::size_t head_dim : {32U, 256U}) {
       d.head_dim = head_dim;
       if (head_dim == 256) d.len = 40;
       same([&](auto& dev) { return run_draft(dev, d, arm, 3); });
@@ -236,7 +236,8 @@ TEST_CASE("scans of every rule and width, and drafts longer than shared memory, 
 }
 
 #if defined(MEMRA_TEST_HIP_ON_HOST)
-TEST_CASE("scans run tuned at the usual widths, draft attention at heads of sixteens, the rest portable", "[tuned]") {
+TEST_CASE("scans run tuned at the usual widths, draft attention at heads of thirty-twos, the rest portable",
+          "[tuned]") {
   const auto exchanges = [](const auto& run) {
     Gpu dev = make_gpu();
     const std::size_t before = hip_on_host::exchanges();
@@ -264,11 +265,11 @@ TEST_CASE("scans run tuned at the usual widths, draft attention at heads of sixt
   }
   DraftShape d;
   const auto draft = [&](Gpu& dev) { return run_draft(dev, d, memra::DraftArm::clip, 1); };
-  d.head_dim = 48;
+  d.head_dim = 96;
   CHECK(exchanges(draft) == 4 * memra::detail::row_lanes * (d.len + d.block) * d.block * d.n_heads);
-  d.head_dim = 40;
+  d.head_dim = 48;
   CHECK(exchanges(draft) == 0);
-  d.head_dim = 272;
+  d.head_dim = 288;
   CHECK(exchanges(draft) == 0);
 }
 #endif

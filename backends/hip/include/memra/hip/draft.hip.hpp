@@ -29,7 +29,7 @@ struct HipDraftAttend {
   DraftAttendArgs a;
 
   static bool fits(const DraftView& d) noexcept {
-    return d.head_dim % row_lanes == 0 && d.head_dim <= block_threads && d.block_rows <= 65535;
+    return d.head_dim % (2 * row_lanes) == 0 && d.head_dim <= block_threads && d.block_rows <= 65535;
   }
 
   /// Item: (head, block row).
@@ -95,8 +95,10 @@ struct HipDraftAttend {
   __device__ float score(const float (&q)[most_steps], const float* k, std::size_t dim) const {
     float x = 0.0F;
 #pragma unroll
-    for (unsigned i = 0; i < most_steps; ++i) {
-      if (i * row_lanes < dim) x = x + product(q[i], k[i * row_lanes]);
+    for (unsigned i = 0; i < most_steps; i += 2) {
+      if (i * row_lanes >= dim) continue;  // two at a time: sixteen such conditions are more than scalar registers hold
+      x = x + product(q[i], k[i * row_lanes]);
+      x = x + product(q[i + 1], k[(i + 1) * row_lanes]);
     }
     return product(row_sum(x), a.scale);
   }
