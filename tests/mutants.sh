@@ -342,6 +342,10 @@ mutant 'lost_copies:in doubt from' 'a graph that is queued again writes nothing'
 mutant 'lost_copies:kernels write' 'kernels write where the host is' $core 'rewriting(false);' ''
 mutant 'lost_copies:a replay' 'what failed once is whole again' detail/queued_work.hpp 'failed_ = failed_ || p->failed();' ''
 mutant 'lost_copies:a replay' 'a replay spoils what is below it' detail/lineage.hpp ' || record->pos <= from' ''
+mutant 'lost_copies:stays short' 'a lost device logs every call' detail/late_queue.hpp \
+  ' || log->failed.back() != log->batch' ' || true'
+mutant 'lost_copies:stays short' 'every copy that fails is logged' detail/late_queue.hpp 'if (!s && late.ok()) {' \
+  'if (!s) {'
 mutant late 'work that was waited for is lost, too' ordered_dev.hpp 'if (s.ok() || s.asynchronous()) queue_' 'if (s.asynchronous()) queue_'
 mutant lost_copies:S5 'a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
 mutant lost_copies:S5 'a lost prefix is sent' detail/handover_io.hpp 'if (prefix.work_.failed())' 'if (false)'

@@ -122,6 +122,19 @@ template <class D>
 concept KvDev = DevAllocs<D> && DevZeros<D> && DevCopies<D> && DevMoves<D> && DevFills<D> && DevUploads<D> &&
     DevDownloads<D> && DevStores<D> && DevSyncs<D> && DevOrders<D>;
 
+struct WorkLog;
+/// The optional work_log(), see WorkLogDev.
+template <class D>
+concept DevLogs = requires(D& d) {
+  { d.work_log() }
+  noexcept->std::same_as<std::shared_ptr<const WorkLog>>;
+};
+/// True if D has a member of that name, right or wrong.
+template <class D>
+concept DevNamesLog = requires(D& d) {
+  d.work_log();
+};
+
 /// Asserts each requirement of KvDev in turn, so that the first error line names the one that is missing.
 template <class D>
 consteval bool check_kv_dev() {
@@ -153,6 +166,10 @@ consteval bool check_kv_dev() {
       DevOrders<D>,
       "memra: the device needs a default-constructible member type `Event`, `Status publish(Event&) noexcept` "
       "and `Status wait(const Event&) noexcept`");
+  // Optional, but one that is nearly right would be passed over, and what is lost believed.
+  static_assert(DevLogs<D> || !DevNamesLog<D>,
+                "memra: if the device has a `work_log`, it must be `std::shared_ptr<const memra::WorkLog> work_log() "
+                "noexcept`");
   return KvDev<D>;
 }
 
@@ -189,10 +206,7 @@ struct WorkLog {
 /// Optional: a device whose queued work may fail, after the call that queued it went well, without the device being
 /// lost. `work_log()` answers the same log at every call, and may outlive the device. nullptr: nothing is known.
 template <class D>
-concept WorkLogDev = KvDev<D> && requires(D& d) {
-  { d.work_log() }
-  noexcept->std::same_as<std::shared_ptr<const WorkLog>>;
-};
+concept WorkLogDev = KvDev<D> && DevLogs<D>;
 
 template <class D>
 std::shared_ptr<const WorkLog> work_log_of(D& dev) noexcept {

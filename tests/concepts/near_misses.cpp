@@ -38,6 +38,11 @@ static_assert(!memra::DevStores<StoreTakesInt64<false>> && missing<StoreTakesInt
 static_assert(!memra::DevSyncs<SyncTakesArgument<false>> && missing<SyncTakesArgument<false>>() == 1);
 static_assert(!memra::DevOrders<EventNeedsStream<false>> && missing<EventNeedsStream<false>>() == 1);
 
+// It is a device, but not one that says what became of its work.
+static_assert(missing<WorkLogMayThrow<false>>() == 0 && memra::DevNamesLog<WorkLogMayThrow<false>> &&
+              !memra::WorkLogDev<WorkLogMayThrow<false>>);
+static_assert(memra::WorkLogDev<WorkLogMayThrow<true>> && !memra::DevNamesLog<MinimalDev>);
+
 static_assert(memra::KvDev<BufferIsVector<true>> && memra::KvDev<AllocReturnsBuffer<true>> &&
               memra::KvDev<ZerosInPlace<true>> && memra::KvDev<CopyMayThrow<true>> &&
               memra::KvDev<MoveReturnsVoid<true>> && memra::KvDev<FillTakesInt<true>> &&

@@ -5,7 +5,9 @@
 #include <concepts/minimal_dev.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memra/error.hpp>
+#include <memra/kv_dev.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -91,6 +93,12 @@ struct EventNeedsStream : MinimalDev {
   using Event = std::conditional_t<corrected, MinimalDev::Event, StreamEvent>;
   memra::Status publish(Event&) noexcept { return {}; }
   memra::Status wait(const Event&) noexcept { return {}; }
+};
+
+/// Optional, but not like this.
+template <bool corrected>
+struct WorkLogMayThrow : MinimalDev {
+  std::shared_ptr<const memra::WorkLog> work_log() noexcept(corrected) { return nullptr; }
 };
 
 }  // namespace memra_test

@@ -299,6 +299,26 @@ TEST_CASE("S5 kernels write where pos_d says: a snapshot above it is lost with t
   REQUIRE(r.lost());
 }
 
+TEST_CASE("S5 the log of a device that goes on failing, or is lost, stays short", "[wrappers]") {
+  for (const auto kind : {ErrorKind::device_failure, ErrorKind::device_lost}) {
+    Late dev;
+    const auto log = dev.work_log();
+    auto b = memra::check(dev.zeros(8));
+    REQUIRE(dev.synchronize().ok());
+    memra::Fault f;
+    f.forever = true;
+    f.kind = kind;
+    dev.inner().arm(f);
+    for (int i = 0; i < 100; ++i) static_cast<void>(dev.copy(b.data(), b.data() + 4, 4).ok());
+    REQUIRE(dev.synchronize().asynchronous());
+    REQUIRE(log->failed.size() <= 2);
+    for (int i = 0; i < 100; ++i) REQUIRE(dev.fill(b.data(), std::byte{0}, 8).ok() == (kind != ErrorKind::device_lost));
+    REQUIRE_FALSE(dev.synchronize().ok());
+    REQUIRE(log->failed.size() <= 4);
+    REQUIRE((kind != ErrorKind::device_lost || log->failed.back() == log->batch));  // whatever is made now is lost, too
+  }
+}
+
 TEST_CASE("S5 a prefix whose copies failed later becomes no cache, and is not sent", "[wrappers]") {
   const auto cfg = memra_test::hybrid_model();
   for (const memra::DevOp op : {memra::DevOp::copy, memra::DevOp::copy_batch}) {  // the state; rows

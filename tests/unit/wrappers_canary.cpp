@@ -17,6 +17,7 @@
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/stand_in.hpp>
+#include <variant>
 #include <vector>
 
 namespace wrappers_canary_cpp {
@@ -101,20 +102,28 @@ TEST_CASE("CanaryDev guards what is not payload, and refuses ranges that make no
 }
 
 /// Every byte of every slab, poked one at a time: payload and tail pad may be written, everything else is noticed.
-TEST_CASE("guard_planes leaves no byte between the planes of a cache unguarded", "[wrappers]") {
+/// @param split   layers [0, split) are on one device, the others on another
+/// @param layers  of each a layer that has a convolution and a recurrent state first
+void no_byte_is_unguarded(const memra::ModelConfig& cfg, std::size_t split, std::array<std::size_t, 2> layers,
+                          memra::Strategy by) {
   Dev dev;
   Dev other;
-  const auto cfg = memra_test::hybrid_model();
   Dev* const devs[] = {&dev, &other};
-  const std::size_t fence[] = {0, 3, cfg.layers.size()};
-  auto cache = memra::check(memra::Cache<Dev>::create_ppn(devs, fence, cfg, 3, memra_test::all_rounds(2)));
+  const std::size_t fence[] = {0, split, cfg.layers.size()};
+  auto options = memra_test::all_rounds(2);
+  options.rounds.stash = by == memra::Strategy::stash;
+  auto cache = memra::check(memra::Cache<Dev>::create_ppn(devs, fence, cfg, 3, options));
   REQUIRE(memra::guard_planes(cache).ok());
   const auto& plan = cache.plan();
-  auto round = memra::check(cache.begin_round(1, memra::Strategy::stash));
+  auto round = memra::check(cache.begin_round(1, by));
   for (std::size_t d = 0; d < 2; ++d) {
     devs[d]->check_every(0);
-    // Where the slabs are, as the views say. Layers 0 and 5 have a convolution and a recurrent state first.
-    const std::size_t layer = d == 0 ? 0 : 5;
+    const std::size_t layer = layers[d];
+    std::size_t n_recurrent = 0;
+    for (std::size_t il = fence[d]; il < fence[d + 1]; ++il) {
+      for (const auto& s : cfg.layers[il].states) n_recurrent += std::holds_alternative<memra::RecurrentSpec>(s);
+    }
+    // Where the slabs are, as the views say.
     const auto plane = [&](memra::PlaneKind kind) {
       return *std::find_if(plan.planes.begin(), plan.planes.end(),
                            [&](const auto& p) { return p.layer == layer && p.kind == kind; });
@@ -138,7 +147,7 @@ TEST_CASE("guard_planes leaves no byte between the planes of a cache unguarded",
       if (slab == memra::SlabKind::rows) may(plan.stages[d].pos_offset, 4);
       if (slab == memra::SlabKind::extra) {
         may(plan.stages[d].round_offset, sizeof(memra::RoundWords));
-        may(plan.stages[d].round_offset + memra::plane_alignment, (d == 0 ? 2U : 3U) * sizeof(memra::RecurView));
+        may(plan.stages[d].round_offset + memra::plane_alignment, n_recurrent * sizeof(memra::RecurView));
         may(plan.devices[d].replay_offset, plan.devices[d].state_bytes);
       }
       std::size_t guarded = 0;
@@ -150,6 +159,12 @@ TEST_CASE("guard_planes leaves no byte between the planes of a cache unguarded",
       REQUIRE(guarded > 100);
     }
   }
+}
+
+TEST_CASE("guard_planes leaves no byte between the planes of a cache unguarded", "[wrappers]") {
+  no_byte_is_unguarded(memra_test::hybrid_model(), 3, {0, 5}, memra::Strategy::stash);
+  no_byte_is_unguarded(memra_test::kinds_model(), 5, {0, 5},
+                       memra::Strategy::planes);  // rings, latent and grouped rows, every rule
 }
 
 TEST_CASE("guard_planes of a draft cache, through another wrapper", "[wrappers]") {

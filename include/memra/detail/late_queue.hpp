@@ -64,8 +64,8 @@ struct LateQueue {
       if (!head) tail = nullptr;
       if (late.kind() != ErrorKind::device_lost) {
         Status s = work->run(*dev);
-        if (!s) end_batch(true);
-        if (!s && late.ok()) {
+        if (!s && late.ok()) {  // what fails behind it was queued with it, or ends with the batch that is told of it
+          end_batch(true);
           late = Status::failure(s.kind(), work->name, s.native(), s.bytes() != 0 ? s.bytes() : work->bytes, "%s",
                                  s.text());
         }
@@ -74,10 +74,10 @@ struct LateQueue {
     }
   }
 
-  /// What is queued from here on is another batch.
+  /// What is queued from here on is another batch. On a device that is lost there is one last, for ever.
   void end_batch(bool failed) noexcept {
-    if (failed) log->failed.push_back(log->batch);
-    ++log->batch;
+    if (failed && (log->failed.empty() || log->failed.back() != log->batch)) log->failed.push_back(log->batch);
+    if (late.kind() != ErrorKind::device_lost) ++log->batch;
   }
 
   /// Hands out a failure of queued work as that of the call in hand. A lost device stays lost.
