@@ -89,12 +89,16 @@ TEST_CASE("times of draft attention", "[.bench]") {
         std::printf("  %s %.1f: %.0f, %.0f%%", what, us, rate, 100.0 * rate / ceiling);
       };
       {
-        DraftLayers l(dev, heads, 10, 2048, 4096, block);
-        point(l, "window of 2,048 at 4,096, clip", memra::DraftArm::clip, 2047 + block);
-        point(l, "full", memra::DraftArm::full_scan, 4096 + block);
+        DraftLayers l(dev, heads, 10, 2048, 8192, block);
+        point(l, "window of 2,048 at 8,192, clip", memra::DraftArm::clip, 2047 + block);
+        point(l, "full", memra::DraftArm::full_scan, 8192 + block);
+      }
+      {
+        DraftLayers l(dev, heads, 10, 0, 8192, block);
+        point(l, "no window, 8,192", memra::DraftArm::clip, 8192 + block);
       }
       DraftLayers l(dev, heads, 1, 0, 32768, block);
-      point(l, "no window, 32,768", memra::DraftArm::clip, 32768 + block);
+      point(l, "32,768", memra::DraftArm::clip, 32768 + block);
       std::printf("\n");
     }
   }
