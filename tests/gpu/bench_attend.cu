@@ -1,6 +1,5 @@
-// Times of attention on this GPU, beside the read ceiling of the same run;
-// checked against the portable kernels first. Hidden: run with the tag
-// [.bench].
+// Times of attention on this GPU, beside the read ceiling of the same run; checked against the portable kernels first.
+// Hidden: run with the tag [.bench].
 #include <cmath>
 #include <cstdio>
 #include <memra/cache.hpp>

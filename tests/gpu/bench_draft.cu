@@ -1,6 +1,5 @@
-// Times of draft attention on this GPU, beside the read ceiling of the same
-// run; checked against the portable kernels first. Hidden: run with the tag
-// [.bench].
+// Times of draft attention on this GPU, beside the read ceiling of the same run; checked against the portable kernels
+// first. Hidden: run with the tag [.bench].
 #include <cmath>
 #include <cstdio>
 #include <memra/cuda/ops.cuh>
@@ -15,9 +14,8 @@
 
 namespace memra_bench {
 
-/// A drafter's layers at one length: as many that their rows do not stay in the
-/// second-level cache from one round to the next, as those of a drafter between
-/// its other kernels do not.
+/// A drafter's layers at one length: as many that their rows do not stay in the second-level cache from one round to
+/// the next, as those of a drafter between its other kernels do not.
 struct DraftLayers {
   std::size_t heads;
   memra::DflashKv<CudaDev> kv;
@@ -80,9 +78,7 @@ TEST_CASE("times of draft attention", "[.bench]") {
   Timer timer(dev);
   const double ceiling = read_ceiling(dev, timer);
   std::printf("read ceiling %.0f GB/s\n", ceiling);
-  std::printf(
-      "draft_attend, 8 kv heads d128, us: GB/s of the rows it reads, "
-      "of the read ceiling\n");
+  std::printf("draft_attend, 8 kv heads d128, us: GB/s of the rows it reads, of the read ceiling\n");
   for (const std::size_t heads : {std::size_t{32}, std::size_t{64}}) {
     for (const std::size_t block : {std::size_t{8}, std::size_t{16}}) {
       std::printf("%zu heads, block of %zu:", heads, block);
@@ -93,12 +89,16 @@ TEST_CASE("times of draft attention", "[.bench]") {
         std::printf("  %s %.1f: %.0f, %.0f%%", what, us, rate, 100.0 * rate / ceiling);
       };
       {
-        DraftLayers l(dev, heads, 10, 2048, 4096, block);
-        point(l, "window of 2,048 at 4,096, clip", memra::DraftArm::clip, 2047 + block);
-        point(l, "full", memra::DraftArm::full_scan, 4096 + block);
+        DraftLayers l(dev, heads, 10, 2048, 8192, block);
+        point(l, "window of 2,048 at 8,192, clip", memra::DraftArm::clip, 2047 + block);
+        point(l, "full", memra::DraftArm::full_scan, 8192 + block);
+      }
+      {
+        DraftLayers l(dev, heads, 10, 0, 8192, block);
+        point(l, "no window, 8,192", memra::DraftArm::clip, 8192 + block);
       }
       DraftLayers l(dev, heads, 1, 0, 32768, block);
-      point(l, "no window, 32,768", memra::DraftArm::clip, 32768 + block);
+      point(l, "32,768", memra::DraftArm::clip, 32768 + block);
       std::printf("\n");
     }
   }

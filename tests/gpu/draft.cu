@@ -1,5 +1,4 @@
-// Draft attention on the GPU: its class against the host, whose bits are whose,
-// captured blocks, rings.
+// Draft attention on the GPU: its class against the host, whose bits are whose, captured blocks, rings.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -37,7 +36,7 @@ double distance(const Bytes& a, const Bytes& b) {
   return std::sqrt(d / n);
 }
 
-/// What draft_cu's tests allow; see draft_tile.cuh.
+/// The class of draft_tile.cuh.
 constexpr double tolerance = 1e-4;
 
 struct Shape {
@@ -47,8 +46,8 @@ struct Shape {
   float spread = 2.0F;
 };
 
-/// One layer whose rows are functions of their stream row, whatever the base;
-/// rows that no query may see are NaN if `poison`.
+/// One layer whose rows are functions of their stream row, whatever the base; rows that no query may see are NaN if
+/// `poison`.
 template <class Dev>
 struct Layer {
   Shape s;
@@ -146,10 +145,7 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-TEST_CASE(
-    "draft_attend is within its class of the host, both arms give the "
-    "same bits, every run does",
-    "[draft]") {
+TEST_CASE("draft_attend is within its class of the host, both arms give the same bits, every run does", "[draft]") {
   Gpu dev = make_gpu();
   memra::HostDev host;
   double worst = 0;
@@ -214,8 +210,8 @@ TEST_CASE("a row's bits are its own: those of a block of one row that sees as mu
         const Bytes together = a.run();
         Bytes single;
         for (std::size_t i = 0; i < s.block; ++i) {
-          memra::DraftView d = a.view();  // one row at the block's last position, with a window
-                                          // that reaches as far back
+          // One row at the block's last position, with a window that reaches as far back.
+          memra::DraftView d = a.view();
           d.block_rows = 1;
           d.len_bound += s.block - 1;
           if (window != 0) d.window += s.block - 1 - i;
@@ -264,8 +260,7 @@ TEST_CASE("a view that breaks its own bounds reads nothing outside and gives zer
   CHECK((a.run() == want));  // clamped to its bound
 }
 
-/// Rows of a draft cache, written by the kernels; layer 1 has no window if the
-/// cache is flat.
+/// A draft cache whose rows the kernels write, of two windowed layers.
 struct Block {
   static constexpr std::size_t heads = 8;
   static constexpr std::size_t cap = 700;
@@ -323,10 +318,7 @@ struct Block {
   }
 };
 
-TEST_CASE(
-    "a captured draft block replays at other lengths, and over a ring "
-    "that has moved",
-    "[draft][graph][sanitize]") {
+TEST_CASE("a captured draft block replays at other lengths, and over a ring that has moved", "[draft][graph]") {
   for (const bool ring : {false, true}) {
     for (const DraftArm arm : {DraftArm::clip, DraftArm::full_scan}) {
       Block captured(ring);

@@ -1,5 +1,5 @@
-// What the benchmarks on a CUDA device share: a timer, device memory filled
-// with numbers that look random, and the ceiling of reading.
+// What the benchmarks on a CUDA device share: a timer, device memory filled with numbers that look random, the ceiling
+// of reading.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +12,7 @@
 
 #include <support/kernel_model.hpp>
 
-// Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an
-// unnamed namespace with Catch's.
+// Not unnamed: nvcc 13.0 cannot name a kernel's body type that shares an unnamed namespace with Catch's.
 namespace memra_bench {
 
 using memra::CudaDev;
@@ -31,8 +30,7 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  /// Median over 15 captured graphs' replays of 10 calls each, microseconds a
-  /// call: launch gaps of the host are out.
+  /// Median over 15 captured graphs' replays of 10 calls each, microseconds a call: launch gaps of the host are out.
   template <class F>
   double us(const F& f) {
     f();

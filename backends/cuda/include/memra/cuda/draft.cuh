@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cuda/attend_launch.cuh>
+#include <memra/cuda/draft_pieces.cuh>
 #include <memra/cuda/draft_tile.cuh>
 #include <memra/detail/math.hpp>
 #include <memra/detail/portable_attend.hpp>
@@ -110,7 +111,7 @@ template <unsigned Dim, unsigned Tiles, class D>
 Status cuda_draft_tile(D& dev, const DraftView& d, const DraftAttendArgs& a, const WorkspaceView& ws) noexcept {
   auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
   const auto slots = static_cast<unsigned>(draft_most_pieces(CudaDraftPieces::most(d, d.most_keys() + d.block_rows)));
-  const CudaDraftTile<Dim, Tiles> body{d, a, partials, slots};
+  const CudaDraftTile<Dim, Tiles> body{{d, a, partials, slots}};
   if (Status s = launch(dev, "draft_attend", body.grid(), body); !s) return s;
   return launch(dev, "draft_fold", Grid{a.n_heads, d.block_rows, 1}, CudaDraftFold<Dim>{d, a, partials, slots});
 }

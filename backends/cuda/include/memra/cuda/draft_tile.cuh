@@ -13,103 +13,48 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/cuda/attend_mma.cuh>
-#include <memra/detail/portable_attend.hpp>
-#include <memra/detail/scratch.hpp>
+#include <memra/cuda/draft_pieces.cuh>
+#include <memra/cuda/draft_stage.cuh>
 #include <memra/launch.hpp>
-#include <memra/ops.hpp>
-#include <memra/views.hpp>
 
 namespace memra::detail {
 
-/// Which stream rows the block's queries see, and the pieces that these are cut into.
-struct CudaDraftPieces {
-  std::uint32_t base = 0;   ///< stream row of physical row 0
-  std::uint32_t first = 0;  ///< first that some query sees
-  std::uint32_t end = 0;
-  std::int32_t len = 0;
-  std::int32_t reach = -0x7fffffff;  ///< first row of the window of the block's first
-  std::uint32_t shift = 0;           ///< piece c holds stream rows [c << shift, (c + 1) << shift)
-  std::uint32_t first_piece = 0;     ///< of those with visible rows
-  std::uint32_t n = 0;               ///< pieces with visible rows; 0: no row is visible
-
-  __device__ explicit CudaDraftPieces(const DraftView& d) {
-    const PortableDraftRange r = PortableDraftRange::of(d, DraftArm::clip, 0);
-    if (r.end <= r.visible) return;
-    base = static_cast<std::uint32_t>(d.first_row());
-    first = base + static_cast<std::uint32_t>(r.visible);
-    end = base + static_cast<std::uint32_t>(r.end);
-    const std::int32_t n_rows = *d.len_d < 0 ? 0 : *d.len_d;
-    len = n_rows < static_cast<std::int64_t>(d.len_bound) ? n_rows : static_cast<std::int32_t>(d.len_bound);
-    if (d.window != 0 && d.window <= std::size_t{0x7fffffff}) reach = len + 1 - static_cast<std::int32_t>(d.window);
-    const std::size_t keys = most(d, end);
-    shift = draft_piece_shift;
-    while (keys > draft_pieces_bound << shift) ++shift;
-    first_piece = first >> shift;
-    n = ((end - 1) >> shift) - first_piece + 1;
-  }
-
-  /// Keys that the queries together see at most, of `end`.
-  static __host__ __device__ std::size_t most(const DraftView& d, std::size_t end) {
-    if (d.window == 0 || d.window > end) return end;
-    const std::size_t seen = d.window - 1 + d.block_rows;
-    return seen < end ? seen : end;
-  }
-
-  /// First stream row that a row of the block sees: the window moves on with the row, up to the block itself.
-  __device__ std::uint32_t visible(unsigned row) const {
-    const std::int32_t own = reach + static_cast<std::int32_t>(row);
-    const auto least = static_cast<std::int32_t>(first);
-    const std::int32_t to = own < len ? own : len;
-    return static_cast<std::uint32_t>(to < least ? least : to);
-  }
-};
-
 /// One block: one piece of one kv head, up to 8 * Tiles columns. Of each step warp w scores keys [16 w, 16 w + 16) for
 /// all columns; the weights go through shared memory; then it adds up its 32 elements of V over all keys of the step.
-/// Rows wait in shared memory, where each thread has put the parts that it alone takes: a step's keys come while the
-/// step before is weighed and added up, its values while it is scored.
+/// A step's keys come while the step before is weighed and added up, its values while it is scored.
 template <unsigned Dim, unsigned Tiles>
-struct CudaDraftTile {
-  static_assert(Dim == 32 || Dim == 64 || Dim == 128);
-  static constexpr unsigned block_threads = Dim;
-  static constexpr unsigned least_blocks = 256 / Dim;
-  static constexpr unsigned warps = Dim / 32;
-  static constexpr unsigned step_keys = 16 * warps;
-  static constexpr unsigned columns = 8 * Tiles;
-  static constexpr bool group = warps == 4;  ///< products of a warpgroup where the target has them
-  static constexpr unsigned stride =
-      Dim + 4;  ///< floats of a partial result: sums, exponent, sum of weights, two unused
-  static_assert((std::size_t{1} << draft_piece_shift) % step_keys == 0);
-
-  DraftView d;
-  DraftAttendArgs a;
-  float* partials;  ///< [block_rows][n_heads][slots][stride]
-  unsigned slots;   ///< pieces at most
-
-  Grid grid() const noexcept {
-    const std::size_t tiles = (d.block_rows * (a.n_heads / d.n_kv) + columns - 1) / columns;
-    return {tiles * d.n_kv, slots, 1};
-  }
-
-  // Shared memory: q [Dim / 16][Tiles][2][8][8] and weights [warps][Tiles][2][8][8] as the products take them, high
-  // parts then low ones; maxima (then sums) per warp and column; of each thread 16-byte parts of a step's keys and
-  // values.
-  static constexpr unsigned q_bytes = Dim * Tiles * 16;
-  static constexpr unsigned weights_at = 2 * q_bytes;
-  static constexpr unsigned weights_bytes = warps * Tiles * 256;
-  static constexpr unsigned maxima_at = weights_at + 2 * weights_bytes;
-  static constexpr unsigned k_at = maxima_at + warps * columns * 4;
-  static constexpr unsigned part_bytes = 16 * block_threads;
-  static constexpr unsigned v_at = k_at + Dim / 8 * part_bytes;
-  static constexpr std::size_t shared_bytes() noexcept { return v_at + 4 * warps * part_bytes; }
+struct CudaDraftTile : CudaDraftStage<Dim, Tiles> {
+  using Base = CudaDraftStage<Dim, Tiles>;
+  using Base::a;
+  using Base::block_threads;
+  using Base::columns;
+  using Base::d;
+  using Base::fetch_k;
+  using Base::fetch_v;
+  using Base::group;
+  using Base::k_at;
+  using Base::load_q;
+  using Base::maxima_at;
+  using Base::own;
+  using Base::part_bytes;
+  using Base::partials;
+  using Base::q_bytes;
+  using Base::query;
+  using Base::slots;
+  using Base::step_keys;
+  using Base::store_q;
+  using Base::stride;
+  using Base::v_at;
+  using Base::warps;
+  using Base::weights_at;
+  using Base::weights_bytes;
+  using typename Base::Halves;
+  using typename Base::Place;
 
   /// Item: (kv head and tile of columns, piece).
   __device__ void block(const Item& item) const {
     extern __shared__ __align__(128) std::byte memra_draft_shared[];
     std::byte* const shared = memra_draft_shared;
-    const CudaDraftPieces pieces(d);
-    const auto piece = static_cast<std::uint32_t>(item.y);
-    if (piece >= pieces.n) return;
     Place at;
     at.warp = threadIdx.x / 32;
     at.lane = threadIdx.x % 32;
@@ -120,6 +65,11 @@ struct CudaDraftTile {
     at.first_column = static_cast<unsigned>(item.x / d.n_kv) * columns;
     at.n_columns = static_cast<unsigned>(d.block_rows) * at.heads;
     at.shared = shared_address(shared);
+    float4 q[Tiles / warps][Dim / 16];  // on its way while the length is
+    load_q(at, q);
+    const CudaDraftPieces pieces(d);
+    const auto piece = static_cast<std::uint32_t>(item.y);
+    if (piece >= pieces.n) return;
     at.base = pieces.base;
     at.from = a.arm == DraftArm::full_scan ? pieces.base : pieces.first;
     at.end = pieces.end;
@@ -138,9 +88,13 @@ struct CudaDraftTile {
       return (i < n_before ? hidden + i : own + (i - n_before)) * step_keys;
     };
 
-    fetch_k(at, step_at(0));
-    fetch_v(at, step_at(0));
-    prepare(at);
+#pragma unroll
+    for (unsigned i = 0; i < Dim / 32; ++i) fetch_k(at, step_at(0), i);
+    copies_commit();
+#pragma unroll
+    for (unsigned i = 0; i < warps; ++i) fetch_v(at, step_at(0), i);
+    copies_commit();
+    store_q(at, q);
     barrier_publish();
     __syncthreads();
 
@@ -159,10 +113,11 @@ struct CudaDraftTile {
     for (std::uint32_t i = 0; i < n; ++i) {
       const std::uint32_t step = step_at(i);
       float s[Tiles][4];
+      // Behind the last step, zeros.
+      const std::uint32_t next = i + 1 < n ? step_at(i + 1) : at.end;
       copies_wait<1>();  // all but the values
-      score(at, shared, s);
-      const std::uint32_t next = i + 1 < n ? step_at(i + 1) : at.end;  // behind the last, zeros
-      fetch_k(at, next);
+      score(at, shared, next, s);
+      copies_commit();
       if (step < at.visible || step + step_keys > at.end) mask(at, pieces, step, s);
       store_maxima(at, shared, s);
       __syncthreads();
@@ -170,104 +125,14 @@ struct CudaDraftTile {
       barrier_publish();
       copies_wait<1>();  // all but the next keys
       __syncthreads();
-#pragma unroll
-      for (unsigned j = 0; j < warps; ++j) add(at, shared, j, o);
-      group_wait_if();
-      fetch_v(at, next);
+      add(at, shared, next, o);
+      copies_commit();
     }
+    copies_wait<0>();
     finish(at, shared, piece, top, sum, o);
   }
 
  private:
-  struct Place {
-    unsigned warp, lane, g, t;
-    unsigned heads, kv_head, first_column, n_columns;
-    std::uint32_t shared;
-    std::uint32_t base, from, end;  ///< stream rows: of the planes' first; [from, end) is read, others are zeros
-    std::uint32_t visible;          ///< every query sees [visible, end)
-  };
-  /// Two numbers as a sum of two bf16 each.
-  struct Halves {
-    std::uint32_t high, low;
-    __device__ Halves(float x, float y) : high(pack_halves<true>(x, y)) {
-      low = pack_halves<true>(__fsub_rn(x, __uint_as_float(high << 16)),
-                              __fsub_rn(y, __uint_as_float(high & 0xFFFF0000U)));
-    }
-  };
-
-  __device__ static float4 load(const float* p, bool valid) {
-    float4 x;
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
-        "mov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n@p ld.global.L1::no_allocate.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
-        : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-        : "l"(p), "r"(valid ? 1 : 0)
-        : "memory");
-    return x;
-  }
-  __device__ const float* row(const Place& at, const float* plane, std::uint32_t key, bool valid) const {
-    const std::uint32_t width = static_cast<std::uint32_t>(d.n_kv) * Dim;
-    return plane + std::uint64_t{valid ? key - at.base : 0} * width + at.kv_head * Dim;
-  }
-  __device__ void fetch(const Place& at, std::uint32_t to, const float* from, bool valid) const {
-    copy_16_async(at.shared + to + threadIdx.x * 16, reinterpret_cast<const std::byte*>(from), valid);
-  }
-  /// Of the warp's keys the lane's two, of each 16 dimensions its four.
-  __device__ void fetch_k(const Place& at, std::uint32_t first) const {
-#pragma unroll
-    for (unsigned j = 0; j < 2; ++j) {
-      const std::uint32_t key = first + 16 * at.warp + at.g + 8 * j;
-      const bool valid = key >= at.from && key < at.end;
-      const float* const from = row(at, d.k, key, valid) + 4 * at.t;
-#pragma unroll
-      for (unsigned i = 0; i < Dim / 16; ++i) fetch(at, k_at + (2 * i + j) * part_bytes, from + 16 * i, valid);
-    }
-    copies_commit();
-  }
-  /// Of each 16 keys the lane's four, as the products take them: 2 t, 2 t + 1, 2 t + 8, 2 t + 9.
-  __device__ void fetch_v(const Place& at, std::uint32_t first) const {
-#pragma unroll
-    for (unsigned j = 0; j < 4 * warps; ++j) {
-      const std::uint32_t key = first + j / 4 * 16 + 2 * at.t + j % 2 + j % 4 / 2 * 8;
-      const bool valid = key >= at.from && key < at.end;
-      fetch(at, v_at + j * part_bytes, row(at, d.v, key, valid) + 32 * at.warp + 4 * at.g, valid);
-    }
-    copies_commit();
-  }
-  __device__ static float4 own(const std::byte* shared, unsigned at) {
-    return reinterpret_cast<const float4*>(shared + at)[threadIdx.x];
-  }
-
-  __device__ std::size_t query(const Place& at, unsigned column) const {
-    return std::size_t{column / at.heads} * a.n_heads + at.kv_head * at.heads + column % at.heads;
-  }
-
-  /// q, scaled, into shared memory.
-  __device__ void prepare(const Place& at) const {
-    const float scale = __fmul_rn(a.scale, 1.44269504F);  // log2 e: weights are powers of two
-    constexpr unsigned tiles = Tiles / warps;             // of a warp
-    float4 x[tiles][Dim / 16];
-#pragma unroll
-    for (unsigned i = 0; i < tiles; ++i) {
-      const unsigned column = at.first_column + (i * warps + at.warp) * 8 + at.g;
-      const bool valid = column < at.n_columns;
-      const float* const from = a.q + (valid ? query(at, column) : 0) * Dim + 4 * at.t;
-#pragma unroll
-      for (unsigned j = 0; j < Dim / 16; ++j) x[i][j] = load(from + 16 * j, valid);
-    }
-#pragma unroll
-    for (unsigned i = 0; i < tiles * Dim / 16; ++i) {
-      const float4 own = x[i % tiles][i / tiles];
-      const Halves xy(__fmul_rn(own.x, scale), __fmul_rn(own.y, scale));
-      const Halves zw(__fmul_rn(own.z, scale), __fmul_rn(own.w, scale));
-      const std::uint32_t to = at.shared + (i * warps + at.warp) * 256 + at.lane * 4;
-      store_shared(to, xy.high);
-      store_shared(to + 128, zw.high);
-      store_shared(to + q_bytes, xy.low);
-      store_shared(to + q_bytes + 128, zw.low);
-    }
-  }
-
   /// A part of A in both halves.
   struct Operand {
     std::uint32_t high[4], low[4];
@@ -286,21 +151,27 @@ struct CudaDraftTile {
   }
 
   /// Lane 4 g + t: keys g and g + 8 of the warp's, columns 2 t and 2 t + 1 of each eight. While some dimensions are
-  /// multiplied the next are split.
-  __device__ static void score(const Place& at, const std::byte* shared, float (&s)[Tiles][4]) {
+  /// multiplied the next are split; the next step's keys take the place of those that were.
+  /// @param next  first key of the next step
+  __device__ void score(const Place& at, const std::byte* shared, std::uint32_t next, float (&s)[Tiles][4]) const {
     using At = AttendOperand<group>;
     const std::uint32_t q = At(at.shared, at.lane).at;
     Operand x[2];
+    float4 k = own(shared, k_at);
+    float4 l = own(shared, k_at + part_bytes);
 #pragma unroll
     for (unsigned i = 0; i < 4 * Tiles; ++i) s[i / 4][i % 4] = 0.0F;
 #pragma unroll
     for (unsigned i = 0; i < Dim / 16; ++i) {
-      const float4 k = own(shared, k_at + 2 * i * part_bytes);
-      const float4 l = own(shared, k_at + (2 * i + 1) * part_bytes);
       x[i % 2].set(0, k.x, k.y);
       x[i % 2].set(1, l.x, l.y);
       x[i % 2].set(2, k.z, k.w);
       x[i % 2].set(3, l.z, l.w);
+      if (i % 2 == 1) fetch_k(at, next, i / 2);
+      if (i + 1 < Dim / 16) {
+        k = own(shared, k_at + (2 * i + 2) * part_bytes);
+        l = own(shared, k_at + (2 * i + 3) * part_bytes);
+      }
       if (i != 0) group_wait_if();
       group_begin_if();
       multiply_both(s, x[i % 2], q + At::step(i * Tiles * 256), q + At::step(i * Tiles * 256 + q_bytes));
@@ -354,22 +225,32 @@ struct CudaDraftTile {
   __device__ static void weigh(const Place& at, std::byte* shared, const float (&s)[Tiles][4], float (&top)[Tiles][2],
                                float (&sum)[Tiles][2], float (&o)[2][Tiles][4]) {
     const auto* const maxima = reinterpret_cast<const float2*>(shared + maxima_at) + at.t;
-    const std::uint32_t to = at.shared + weights_at + at.warp * Tiles * 256;
+    float2 now[Tiles];
+    bool grew = false;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
-      float2 now = {top[i][0], top[i][1]};
+      now[i] = {top[i][0], top[i][1]};
 #pragma unroll
       for (unsigned w = 0; w < warps; ++w) {
         const float2 x = maxima[(w * Tiles + i) * 4];
-        now = {fmaxf(now.x, x.x), fmaxf(now.y, x.y)};
+        now[i] = {fmaxf(now[i].x, x.x), fmaxf(now[i].y, x.y)};
       }
-      if (now.x != top[i][0]) raise<0>(i, now.x, top, sum, o);
-      if (now.y != top[i][1]) raise<1>(i, now.y, top, sum, o);
+      grew = grew || now[i].x != top[i][0] || now[i].y != top[i][1];
+    }
+    if (__any_sync(0xffffffffU, grew)) {
+#pragma unroll
+      for (unsigned i = 0; i < Tiles; ++i) {
+        if (now[i].x != top[i][0]) raise<0>(i, now[i].x, top, sum, o);
+        if (now[i].y != top[i][1]) raise<1>(i, now[i].y, top, sum, o);
+      }
+    }
+    const std::uint32_t to = at.shared + weights_at + at.warp * Tiles * 256;
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) {
       // While nothing was seen there is no maximum to take away: weights are 0.
-      if (now.x == -INFINITY) now.x = 0.0F;
-      if (now.y == -INFINITY) now.y = 0.0F;
-      const float p[4] = {exp2_fast(__fsub_rn(s[i][0], now.x)), exp2_fast(__fsub_rn(s[i][1], now.y)),
-                          exp2_fast(__fsub_rn(s[i][2], now.x)), exp2_fast(__fsub_rn(s[i][3], now.y))};
+      const float2 least = {top[i][0] == -INFINITY ? 0.0F : top[i][0], top[i][1] == -INFINITY ? 0.0F : top[i][1]};
+      const float p[4] = {exp2_fast(__fsub_rn(s[i][0], least.x)), exp2_fast(__fsub_rn(s[i][1], least.y)),
+                          exp2_fast(__fsub_rn(s[i][2], least.x)), exp2_fast(__fsub_rn(s[i][3], least.y))};
       sum[i][0] = __fadd_rn(sum[i][0], __fadd_rn(p[0], p[2]));
       sum[i][1] = __fadd_rn(sum[i][1], __fadd_rn(p[1], p[3]));
       const Halves x(p[0], p[1]);
@@ -390,28 +271,40 @@ struct CudaDraftTile {
     for (unsigned m = 0; m < 4; ++m) o[m / 2][i][m % 2 * 2 + J] = __fmul_rn(o[m / 2][i][m % 2 * 2 + J], c);
   }
 
-  /// o += V^T times weights for 16 keys. Lane 4 g + t: elements 4 g to 4 g + 3 of the warp's 32 as rows g and g + 8 of
-  /// two products, columns 2 t and 2 t + 1 of each eight.
-  __device__ static void add(const Place& at, const std::byte* shared, unsigned keys, float (&o)[2][Tiles][4]) {
+  /// o += V^T times weights. Lane 4 g + t: elements 4 g to 4 g + 3 of the warp's 32 as rows g and g + 8 of two
+  /// products, columns 2 t and 2 t + 1 of each eight.
+  /// @param next  first key of the next step, whose values take the place of these
+  __device__ void add(const Place& at, const std::byte* shared, std::uint32_t next, float (&o)[2][Tiles][4]) const {
     using At = AttendOperand<group>;
-    const std::uint32_t w = At(at.shared + weights_at, at.lane).at + At::step(keys * Tiles * 256);
+    const std::uint32_t weights = At(at.shared + weights_at, at.lane).at;
     float4 v[4];
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i) v[i] = own(shared, v_at + (4 * keys + i) * part_bytes);
-    Operand x[2];
-    x[0].set(0, v[0].x, v[1].x);
-    x[0].set(1, v[0].y, v[1].y);
-    x[0].set(2, v[2].x, v[3].x);
-    x[0].set(3, v[2].y, v[3].y);
-    x[1].set(0, v[0].z, v[1].z);
-    x[1].set(1, v[0].w, v[1].w);
-    x[1].set(2, v[2].z, v[3].z);
-    x[1].set(3, v[2].w, v[3].w);
-    if (keys != 0) group_wait_if();
-    group_begin_if();
-    multiply_both(o[0], x[0], w, w + At::step(weights_bytes));
-    multiply_both(o[1], x[1], w, w + At::step(weights_bytes));
-    group_commit_if();
+    for (unsigned j = 0; j < 4; ++j) v[j] = own(shared, v_at + j * part_bytes);
+    Operand x[2][2];
+#pragma unroll
+    for (unsigned i = 0; i < warps; ++i) {
+      Operand(&y)[2] = x[i % 2];
+      y[0].set(0, v[0].x, v[1].x);
+      y[0].set(1, v[0].y, v[1].y);
+      y[0].set(2, v[2].x, v[3].x);
+      y[0].set(3, v[2].y, v[3].y);
+      y[1].set(0, v[0].z, v[1].z);
+      y[1].set(1, v[0].w, v[1].w);
+      y[1].set(2, v[2].z, v[3].z);
+      y[1].set(3, v[2].w, v[3].w);
+      fetch_v(at, next, i);
+      if (i + 1 < warps) {
+#pragma unroll
+        for (unsigned j = 0; j < 4; ++j) v[j] = own(shared, v_at + (4 * i + 4 + j) * part_bytes);
+      }
+      if (i != 0) group_wait_if();
+      group_begin_if();
+      const std::uint32_t w = weights + At::step(i * Tiles * 256);
+      multiply_both(o[0], y[0], w, w + At::step(weights_bytes));
+      multiply_both(o[1], y[1], w, w + At::step(weights_bytes));
+      group_commit_if();
+    }
+    group_wait_if();
   }
 
   __device__ void finish(const Place& at, std::byte* shared, unsigned piece, const float (&top)[Tiles][2],
@@ -442,39 +335,6 @@ struct CudaDraftTile {
         to[Dim + 1] = l;
       }
     }
-  }
-};
-
-/// Folds the pieces of a row and head, ascending. Item: (head, row); one thread per output element.
-template <unsigned Dim>
-struct CudaDraftFold {
-  static constexpr unsigned block_threads = Dim;
-  static constexpr unsigned stride = CudaDraftTile<Dim, 4>::stride;
-
-  DraftView d;
-  DraftAttendArgs a;
-  const float* partials;
-  unsigned slots;
-
-  __device__ void block(const Item& item) const {
-    const std::size_t query = item.y * a.n_heads + item.x;
-    const CudaDraftPieces pieces(d);
-    const float* const at = partials + query * slots * stride;
-    __shared__ float2 weights[draft_pieces_bound + 1];  // and sums
-    for (unsigned i = threadIdx.x; i < pieces.n; i += Dim)
-      weights[i] = {at[i * stride + Dim], at[i * stride + Dim + 1]};
-    __syncthreads();
-    float top = -INFINITY;
-    for (unsigned i = 0; i < pieces.n; ++i) top = fmaxf(top, weights[i].x);
-    float l = 0.0F;
-    float o = 0.0F;
-#pragma unroll 16
-    for (unsigned i = 0; i < pieces.n; ++i) {
-      const float c = exp2_fast(__fsub_rn(weights[i].x, top));
-      l = __fmaf_rn(weights[i].y, c, l);
-      o = __fmaf_rn(at[i * stride + threadIdx.x], c, o);
-    }
-    a.out[query * Dim + threadIdx.x] = pieces.n == 0 ? 0.0F : o / l;
   }
 };
 
