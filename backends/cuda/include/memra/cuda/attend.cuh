@@ -65,21 +65,17 @@ struct CudaAttend : CudaAttendAdd<Block> {
 
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const {
-    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
-    const std::uint32_t barriers = shared_address(memra_attend_shared) + barriers_at();
+    let_next_begin();
+    Place at = place(item);
+    const std::uint32_t barriers = at.base + barriers_at();
     if (mapped && threadIdx.x == 0) {
       for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, 1);
-      barrier_publish();
-    } else if (mapped && threadIdx.x == 32) {
-      for (const CUtensorMap& map : k.maps) fetch_map(&map);
-      for (const CUtensorMap& map : v.maps) fetch_map(&map);
     }
     wait_for_previous();
     const std::int32_t pos = *shape.pos_d;
-    let_next_begin();
-    Place at = place(item);
     Batch queries;
     load_queries(at, at.warp * Base::batch, queries);
+    if (mapped && threadIdx.x == 0) barrier_publish();
     auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
     if (threadIdx.x < columns) {
       const unsigned c = at.first_column + threadIdx.x;
@@ -235,14 +231,13 @@ struct CudaAttend : CudaAttendAdd<Block> {
       }
       float s[Tiles][4];
       const bool wild = wild_scales(at, part);
-      typename Base::Decoded values;
-      score(at, part, s, [&] { Base::begin_add(at, part, values); });
+      score(at, part, s);
       const bool edge = step * n < all_lo || step * n + n > all_hi;
       if (edge) mask(at, step * n - chunk_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
       fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, lo, hi);
-      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - chunk_lo) : -1, values, o);
+      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
       if (++stage == stages) {
         stage = 0;
         phase ^= 1;

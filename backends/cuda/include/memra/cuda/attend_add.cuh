@@ -53,53 +53,33 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
     return false;
   }
 
-  /// Runs of 32 keys that are decoded before the first one's products are waited for; the first batch of them while the
-  /// scores are multiplied, if there are registers for it.
-  static constexpr unsigned ahead = step_keys < 64 || groups * Tiles > 8 ? 1 : step_keys == 128 && Tiles == 1 ? 4 : 2;
-  static constexpr bool early = warps > 4;
-  using Decoded = std::uint32_t[ahead][groups][2][2][4];
-
-  /// The first batch of a step, if `early`.
-  __device__ void begin_add(const Place& at, std::uint32_t part, Decoded& a) const {
-    if constexpr (early) {
-#pragma unroll
-      for (unsigned n = 0; n < ahead; ++n) load_values(at, part, 0, 32 * n, a[n][0]);
-    }
-  }
-
   /// o += V^T times weights, for this warp's elements.
   /// @param wild  whether some scale does not fit into halves
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
-  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Decoded& a,
-                      Sums& o) const {
+  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Sums& o) const {
     const std::uint32_t weights = at.base + weights_at() + turn * weights_bytes;
     if constexpr (AttendFormat<VF>::blocks) {
       if (wild) {
 #pragma unroll
         for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
-        begin_add(at, part, a);
       }
     } else if (edge >= 0 && __syncthreads_or(wild_values(at, part)) != 0) {
       return add_by_rows(at, part, weights, edge, o);
     }
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
-    if constexpr (early) {
-#pragma unroll
-      for (unsigned n = 0; n < ahead; ++n) {
-        products(a[n], operand + AttendOperand<group>::step(2 * n * Tiles * 256), o);
-      }
-    }
+    // While some are multiplied others are decoded, if there are registers for it.
+    constexpr unsigned ahead = step_keys >= 64 && groups * Tiles <= 8 ? 2 : 1;
 #pragma unroll 1
-    for (unsigned key = early ? 32 * ahead : 0; key < step_keys; key += 32 * ahead) {
-      if (early || key != 0) group_wait_if();
+    for (unsigned key = 0; key < step_keys; key += 32 * ahead) {
+      std::uint32_t a[ahead][groups][2][2][4];
 #pragma unroll
       for (unsigned n = 0; n < ahead; ++n) {
 #pragma unroll
         for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key + 32 * n, a[n][i]);
         products(a[n], operand + AttendOperand<group>::step((key / 16 + 2 * n) * Tiles * 256), o);
       }
+      group_wait_if();
     }
-    group_wait_if();
   }
 
   /// Keys [key, key + 32) of group i.

@@ -121,14 +121,8 @@ struct CudaAttendScore : Block {
     }
   }
 
-  /// Pairs of groups of a key's elements that are decoded before the first one's products are waited for.
-  static constexpr unsigned pairs = Base::dk / 64;
-  static constexpr unsigned pairs_ahead = pairs == 1 ? 1 : pairs == 4 && Tiles == 1 && warps > 4 ? 4 : 2;
-
   /// s[tile]: keys g and g + 8 of this warp's, columns 2 t and 2 t + 1 of the tile.
-  /// @param meanwhile  done while the last products are on their way
-  template <class Meanwhile>
-  __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4], const Meanwhile& meanwhile) const {
+  __device__ void score(const Place& at, std::uint32_t part, float (&s)[Tiles][4]) const {
     constexpr unsigned pair_bytes = 2 * AttendFormat<KF>::group_bytes;
     const std::uint32_t lane_keys = part + at.k_quants;
     const std::uint32_t scales = part + at.k_scales;
@@ -173,15 +167,20 @@ struct CudaAttendScore : Block {
       group_commit_if();
       query += queries.step(4 * Tiles * 256);
     };
-#pragma unroll(pairs > 4 ? 1 : pairs / pairs_ahead)
-    for (unsigned pair = 0; pair < pairs; pair += pairs_ahead) {
-      std::uint32_t a[pairs_ahead][2][2][4];
-#pragma unroll
-      for (unsigned n = 0; n < pairs_ahead; ++n) {
-        decode(pair + n, a[n]);
-        product(a[n]);
-      }
-      if (pair + pairs_ahead == pairs) meanwhile();
+    constexpr unsigned pairs = Base::dk / 64;
+#pragma unroll(pairs > 4 ? 1 : 2)
+    for (unsigned pair = 0; pair + 2 <= pairs; pair += 2) {  // one is decoded while the other is multiplied
+      std::uint32_t a[2][2][2][4];
+      decode(pair, a[0]);
+      product(a[0]);
+      decode(pair + 1, a[1]);
+      product(a[1]);
+      group_wait_if();
+    }
+    if constexpr (pairs == 1) {
+      std::uint32_t a[2][2][4];
+      decode(0, a);
+      product(a);
       group_wait_if();
     }
     if constexpr (AttendFormat<KF>::blocks) {
