@@ -69,6 +69,8 @@ struct CudaAttendBlock {
 
   std::size_t shared_bytes() const noexcept { return barriers_at() + 8 * most_stages; }
 
+  /// Bytes that the blocks of a multiprocessor must have on their way.
+  static constexpr std::size_t enough_bytes = 64 * 1024;
   /// As many steps on their way as leave room for another block beside this one.
   void complete(const CudaApi::Driver& driver) noexcept {
     mapped = k.describe(driver) && v.describe(driver);
@@ -77,7 +79,9 @@ struct CudaAttendBlock {
     for (std::size_t i = 0; i < rooms.size(); ++i) {
       const std::size_t most = rooms[i] * 1024 < driver.shared_bytes ? rooms[i] * 1024 : driver.shared_bytes;
       for (stages = most_stages; stages > 2 && shared_bytes() > most;) --stages;
-      if (stages > 2) return;
+      // Four blocks are one wave (see cuda_attend_chunks): better than a third step each.
+      const bool enough = i == 0 && least_blocks == 4 && 4 * step_bytes >= enough_bytes;
+      if (stages > 2 || (enough && shared_bytes() <= most)) return;
     }
   }
 
