@@ -269,12 +269,6 @@ __device__ inline void barrier_wait([[maybe_unused]] std::uint32_t barrier, [[ma
   }
 #endif
 }
-/// Fetches a description before the first copy needs it.
-__device__ inline void fetch_map([[maybe_unused]] const void* map) {
-#if MEMRA_DETAIL_COPY_ENGINE()
-  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
-#endif
-}
 /// Copies the box whose first byte is `x` of row `y`.
 __device__ inline void copy_box_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const void* map,
                                       [[maybe_unused]] int x, [[maybe_unused]] int y,
