@@ -203,7 +203,7 @@ TEST_CASE("C6 a group that is taken back in its middle is filled again by its ow
   }
 }
 
-TEST_CASE("R1 rounds of every strategy leave the rows of the straight run, whatever part of a group they keep",
+TEST_CASE("R3 R9 rounds of every strategy leave the rows of the straight run, whatever part of a group they keep",
           "[kinds][groups]") {
   for (const Strategy by : {Strategy::replay, Strategy::planes, Strategy::stash}) {
     HostDev dev;

@@ -58,7 +58,7 @@ struct Three {
   }
 };
 
-TEST_CASE("a batch commits to every cache what it would get alone", "[round]") {
+TEST_CASE("R8 a batch commits to every cache what it would get alone", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
     Three x(by);
     const std::vector<std::size_t> accept = {0, 5, 2};
@@ -83,7 +83,7 @@ TEST_CASE("a batch commits to every cache what it would get alone", "[round]") {
   }
 }
 
-TEST_CASE("a cache that takes no part stays as it is; moved ones go on", "[round]") {
+TEST_CASE("R8 a cache that takes no part stays as it is; moved ones go on", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
     Three x(by);
     const std::vector<Round*> some = {x.all[0], nullptr, x.all[2]};
@@ -131,7 +131,7 @@ TEST_CASE("rounds at device positions, committed by a batch", "[round]") {
   }
 }
 
-TEST_CASE("what cannot be a batch", "[round]") {
+TEST_CASE("R8 what cannot be a batch", "[round]") {
   Three x(Strategy::stash);
   const auto refused = [](const memra::Result<Batch>& r) { return r.status().kind() == ErrorKind::bad_argument; };
   REQUIRE(refused(Batch::create({})));
@@ -154,7 +154,7 @@ TEST_CASE("what cannot be a batch", "[round]") {
   REQUIRE(Batch::create(x.pointers()).ok());
 }
 
-TEST_CASE("a batch with one wrong member changes nothing", "[round]") {
+TEST_CASE("R8 a batch with one wrong member changes nothing", "[round]") {
   Three x(Strategy::stash);
   const std::vector<std::size_t> accept = {1, 2, 3};
   const auto refused = [&](const memra::Status& s) { return s.kind() == ErrorKind::bad_argument; };
@@ -177,7 +177,7 @@ TEST_CASE("a batch with one wrong member changes nothing", "[round]") {
   for (std::size_t i = 0; i < 3; ++i) require_straight(x.caches[i], x.m, part(x.tokens[i], 0, 3 + i));
 }
 
-TEST_CASE("C8 a batch that fails half way taints every cache in it", "[round]") {
+TEST_CASE("C8 R8 a batch that fails half way taints every cache in it", "[round]") {
   for (const Strategy by : {Strategy::planes, Strategy::stash}) {
     for (std::size_t n = 1;; ++n) {
       Three x(by);

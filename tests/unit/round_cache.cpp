@@ -29,7 +29,7 @@ using memra_test::TestDev;
 using memra_test::Tokens;
 using namespace memra_test::rounds;  // NOLINT(google-build-using-namespace): helpers written for these tests
 
-TEST_CASE("every accept of every round of 1 to 16 rows, by every strategy, is the straight run", "[round]") {
+TEST_CASE("R2 every accept of every round of 1 to 16 rows, by every strategy, is the straight run", "[round]") {
   const Tokens t = stream(40);
   for (const auto& cfg : {round_hybrid(), attention_model(), round_recurrent()}) {
     const OpModel m(cfg);
@@ -79,7 +79,7 @@ TEST_CASE("red arm: an accept of one more or fewer is another state, in every pa
   }
 }
 
-TEST_CASE("an abandoned round is as if it had never begun", "[round]") {
+TEST_CASE("R3 an abandoned round is as if it had never begun", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(30);
   for (std::size_t place = 0; place < 6; ++place) {
@@ -112,7 +112,7 @@ TEST_CASE("an abandoned round is as if it had never begun", "[round]") {
   }
 }
 
-TEST_CASE("a round that is over, of another turn, moved from or of a dead cache is refused", "[round]") {
+TEST_CASE("R3 a round that is over, of another turn, moved from or of a dead cache is refused", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(30);
   const auto over = [](Round& r) {
@@ -155,7 +155,7 @@ TEST_CASE("a round that is over, of another turn, moved from or of a dead cache 
   }
 }
 
-TEST_CASE("what was not paid for, or does not fit, is refused before anything moves", "[round]") {
+TEST_CASE("R1 R2 what was not paid for, or does not fit, is refused before anything moves", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(70);
   Devices d;
@@ -262,7 +262,7 @@ TEST_CASE("taps and parked logits across rounds", "[round]") {
   }
 }
 
-TEST_CASE("the host moves nothing and allocates nothing in a round", "[round]") {
+TEST_CASE("R4 the host moves nothing and allocates nothing in a round", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(60);
   for (const Strategy by : strategies) {

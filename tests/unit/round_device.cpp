@@ -38,7 +38,7 @@ struct Accepts {
   }
 };
 
-TEST_CASE("rounds follow each other without the host; it catches up when asked", "[round]") {
+TEST_CASE("R5 rounds follow each other without the host; it catches up when asked", "[round]") {
   const Tokens t = stream(60);
   for (const auto& cfg : {round_hybrid(), attention_model(), round_recurrent()}) {
     const OpModel m(cfg);
@@ -77,7 +77,7 @@ TEST_CASE("rounds follow each other without the host; it catches up when asked",
   }
 }
 
-TEST_CASE("what needs the host's word catches up by itself", "[round]") {
+TEST_CASE("R5 what needs the host's word catches up by itself", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(80);
   for (const Strategy by : by_kernel) {
@@ -156,7 +156,7 @@ TEST_CASE("what needs the host's word catches up by itself", "[round]") {
   }
 }
 
-TEST_CASE("an accept out of range is clamped, reported, and repaired by a rollback", "[round]") {
+TEST_CASE("R6 an accept out of range is clamped, reported, and repaired by a rollback", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   for (const Strategy by : by_kernel) {
@@ -184,7 +184,7 @@ TEST_CASE("an accept out of range is clamped, reported, and repaired by a rollba
   }
 }
 
-TEST_CASE("a stage that missed a round, or applied another accept, is detected and not averaged in", "[round]") {
+TEST_CASE("R6 a stage that missed a round, or applied another accept, is detected and not averaged in", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   for (const Strategy by : by_kernel) {
@@ -219,7 +219,7 @@ TEST_CASE("a stage that missed a round, or applied another accept, is detected a
   }
 }
 
-TEST_CASE("accept pointers that cannot be are refused and leave the round open", "[round]") {
+TEST_CASE("R5 accept pointers that cannot be are refused and leave the round open", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   Devices d;
@@ -241,7 +241,7 @@ TEST_CASE("accept pointers that cannot be are refused and leave the round open",
   require_straight(c, m, part(t, 0, 10));
 }
 
-TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[round]") {
+TEST_CASE("R5 rounds at device positions: what a graph holds, without a graph", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(80);
   for (const Strategy by : by_kernel) {
@@ -291,7 +291,7 @@ TEST_CASE("rounds at device positions: what a graph holds, without a graph", "[r
   }
 }
 
-TEST_CASE("rounds at device positions that cannot be", "[round]") {
+TEST_CASE("R5 rounds at device positions that cannot be", "[round]") {
   const OpModel m(round_hybrid());
   Devices d;
   Cache c = make(d, m, 8);

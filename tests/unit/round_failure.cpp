@@ -35,7 +35,7 @@ bool try_round(Cache& c, const OpModel& m, const Tokens& block, std::size_t acce
   return left->replay == 0 || m.feed(c, part(block, 0, left->replay)).ok();
 }
 
-TEST_CASE("C8 a round whose n-th device call fails leaves the state before it, or a taint that rollback repairs",
+TEST_CASE("C8 R7 a round whose n-th device call fails leaves the state before it, or a taint that rollback repairs",
           "[round]") {
   const Tokens t = stream(40);
   std::size_t taints = 0;
@@ -84,7 +84,7 @@ TEST_CASE("C8 a round whose n-th device call fails leaves the state before it, o
   REQUIRE(clean > 50);
 }
 
-TEST_CASE("C8 giving a round up: planes and stash cannot fail, a replay's copy can", "[round]") {
+TEST_CASE("C8 R7 giving a round up: planes and stash cannot fail, a replay's copy can", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   for (const Strategy by : strategies) {
@@ -105,7 +105,7 @@ TEST_CASE("C8 giving a round up: planes and stash cannot fail, a replay's copy c
   }
 }
 
-TEST_CASE("C8 bringing the current plane home can fail and be done again", "[round]") {
+TEST_CASE("C8 R4 bringing the current plane home can fail and be done again", "[round]") {
   const OpModel m(round_hybrid());
   const Tokens t = stream(40);
   std::size_t taints = 0;

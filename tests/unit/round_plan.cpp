@@ -91,7 +91,7 @@ TEST_CASE("C3 with rounds: the parts are the sum, and the sum is what is allocat
   }
 }
 
-TEST_CASE("the plan chooses by bytes moved, within the budget, and says so", "[plan][round]") {
+TEST_CASE("R1 the plan chooses by bytes moved, within the budget, and says so", "[plan][round]") {
   RoundOptions o;
   o.rows = 2;
   REQUIRE(planned(large(), o).round.automatic == Strategy::planes);  // as much as one more pass over the state
