@@ -22,6 +22,7 @@
 #include <memra/snapshot.hpp>
 #include <memra/step.hpp>
 #include <memra/taps.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -86,6 +87,8 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   std::size_t replay_owed() const noexcept { return len() - pos(); }
   std::size_t max_ctx() const noexcept { return core_ ? core_->plan.max_ctx : 0; }
   std::size_t n_layer() const noexcept { return core_ ? core_->layers.size() : 0; }
+  /// Chunked if a step of that class is behind the state: it continues, but not with the bits of a sequential one.
+  ScanClass scan_class() const noexcept { return core_ ? core_->scan : ScanClass::sequential; }
   bool tainted() const noexcept { return core_ && core_->tainted; }
   /// @pre not moved-from, as for config, stage_of and dev
   const Plan& plan() const noexcept { return core_->plan; }
@@ -130,13 +133,12 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, while
   ///         an armed tap sink has no place for the rows, or with a recurrent layer while another step is open: a
   ///         forward that died half way is repaired by rollback or reset
-  Result<Step<Dev>> begin_step(std::size_t rows) noexcept {
+  /// @param scan  chunked: recurrent layers that have that class go through the rows in chunks, for long prompts. It
+  ///              starts at a multiple of scan_chunk and may end anywhere; else, or without such a layer, bad_argument
+  Result<Step<Dev>> begin_step(std::size_t rows, ScanClass scan = ScanClass::sequential) noexcept {
     if (Status s = usable("begin_step"); !s) return s;
-    Core& c = *core_;
-    if (Status s = c.admit("begin_step", rows); !s) return s;
-    if (Status s = detail::land(c); !s) return s;
-    c.open_step(rows, c.pos, false);
-    return Step<Dev>(c);
+    if (Status s = detail::open_plain_step(*core_, rows, scan); !s) return s;
+    return Step<Dev>(*core_);
   }
 
   /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
@@ -234,6 +236,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (Status s = c.store_pos(pos); !s) return s;
     c.pos = pos;
     c.len = at + accept;
+    c.scan = snap.record_->scan;
     if (c.len == 0) c.high = 0;  // no row is held: rings start again
     c.cut(c.len);
     // A sink armed above pos has no place for the next step's rows, and one whose rows end below pos would get a hole
@@ -255,14 +258,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     }
     if (Status s = detail::store_words(c, 0); !s) return s;
     if (Status s = c.store_pos(0); !s) return s;
-    c.ahead = false;
-    c.pos = 0;
-    c.len = 0;
-    c.high = 0;
-    c.restored = 0;
-    c.cut(0);
-    c.parked_valid = false;
-    if (c.taps) c.taps->arm(0);
+    c.restart();
     taint.done();
     return {};
   }
@@ -339,7 +335,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
       return refuse(ErrorKind::bad_argument, "export_prefix", "the snapshot is at position 0: no rows to publish");
     }
     if (Status s = core_->rings_hold("export_prefix", snap.record_->pos, snap.record_->pos); !s) return s;
-    auto prefix = detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos);
+    auto prefix = detail::PrefixIo<Dev>::write(*core_, snap.state_, snap.record_->pos, snap.record_->scan);
     if (!prefix) return core_->noted(prefix.status());
     return prefix;
   }
@@ -389,7 +385,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
         return core_->noted(s);
       }
     }
-    snap.record_->complete(core_->pos, core_->devices);
+    snap.record_->complete(core_->pos, core_->scan, core_->devices);
     return {};
   }
 

@@ -12,6 +12,7 @@
 #include <memra/kv_dev.hpp>
 #include <memra/prefix.hpp>
 #include <memra/transport.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -27,6 +28,7 @@ struct HandoverTarget {
   ModelConfig config = {};
   std::size_t max_ctx = 0;
   HandoverTag tag = {};
+  ScanClass scan = ScanClass::sequential;  ///< chunked: a state behind which is a step of that class is taken, too
   CacheOptions options = {};
   std::optional<DflashCfg> draft = {};  ///< the drafter a tail must fit; none: a state with a tail is refused
   Dev* draft_dev = nullptr;             ///< where the tail goes; nullptr: the last stage's device

@@ -11,6 +11,7 @@
 #include <memra/error.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -62,8 +63,9 @@ struct HandoverHeader {
   static constexpr std::size_t most_message = std::size_t{1} << 30;
 
   HandoverTag tag;
-  std::size_t pos = 0;  ///< the boundary: tokens that the state stands for
-  ModelConfig config;   ///< without what only sizes scratch
+  std::size_t pos = 0;                     ///< the boundary: tokens that the state stands for
+  ModelConfig config;                      ///< without what only sizes scratch
+  ScanClass scan = ScanClass::sequential;  ///< chunked: a step of that class is behind the state
   bool has_logits = false;
   std::optional<HandoverTail> tail;
   std::size_t message_bytes = std::size_t{64} << 20;  ///< pieces are sent in messages of at most so many bytes
@@ -134,7 +136,8 @@ inline std::vector<std::byte> HandoverHeader::encode() const {
   w.u64(pos);
   w.u64(config.n_vocab);
   w.u64(message_bytes);
-  w.u32((has_logits ? detail::wire_has_logits : 0U) | (tail ? detail::wire_has_tail : 0U));
+  w.u32((has_logits ? detail::wire_has_logits : 0U) | (tail ? detail::wire_has_tail : 0U) |
+        (scan == ScanClass::chunked ? detail::wire_chunked : 0U));
   w.u32(static_cast<std::uint32_t>(config.layers.size()));
   for (const LayerSpec& layer : config.layers) {
     w.u32(static_cast<std::uint32_t>(layer.states.size()));
@@ -213,6 +216,7 @@ inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std:
     }
   }
   h.has_logits = (flags & detail::wire_has_logits) != 0;
+  if ((flags & detail::wire_chunked) != 0) h.scan = ScanClass::chunked;
   if ((flags & detail::wire_has_tail) != 0) {
     HandoverTail t;
     for (std::size_t* n : {&t.layers, &t.base, &t.rows, &t.row_bytes, &t.floor}) *n = r.u64();
@@ -222,7 +226,8 @@ inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std:
   for (std::size_t i = 0; i < pieces; ++i) h.pieces.push_back({static_cast<std::size_t>(r.u64()), r.u64()});
   if (!r.ok()) return corrupt("the header is cut off: a count is larger than what follows");
   if (r.left() != 0) return corrupt("bytes are left behind the header's last piece");
-  if (flags > (detail::wire_has_logits | detail::wire_has_tail)) return corrupt("a flag this build does not know");
+  if (flags > (detail::wire_has_logits | detail::wire_has_tail | detail::wire_chunked))
+    return corrupt("a flag this build does not know");
   if (h.message_bytes < least_message || h.message_bytes > most_message || h.message_bytes % 8 != 0) {
     return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "messages of %zu bytes; expected %zu to %zu",
                            h.message_bytes, least_message, most_message);
@@ -244,6 +249,9 @@ inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std:
   };
   const auto planned = plan(h.config, h.pos);
   if (!planned) return none(planned.status());
+  if (h.scan == ScanClass::chunked && planned->chunk_heads == 0) {
+    return corrupt("a state of the chunked scan, but no layer that has one");
+  }
   const detail::CheckedSize count = detail::handover_count(h.config, *planned, h.pos, h.has_logits, h.tail);
   if (!count.valid() || count.value() != h.pieces.size()) {
     return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "%zu pieces; this state has %zu", h.pieces.size(),

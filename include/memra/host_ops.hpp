@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/detail/chunk_scan.hpp>
 #include <memra/detail/host_argmax.hpp>
 #include <memra/detail/host_attend.hpp>
+#include <memra/detail/host_chunk_scan.hpp>
 #include <memra/detail/host_conv.hpp>
 #include <memra/detail/host_draft.hpp>
 #include <memra/detail/host_round.hpp>
@@ -50,6 +52,12 @@ struct HostKernels {
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     if (!r.plain()) return rule_scan(dev, "delta_scan", r, a);
     return launch(dev, "delta_scan", Grid{r.n_v_heads, 1, 1}, detail::ScanBody<detail::NativeSimd>{r, a});
+  }
+
+  template <class D>
+  static Status chunk_scan(D& dev, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+    return launch(dev, "chunk_scan", Grid{r.n_v_heads, 1, 1},
+                  detail::ChunkScanBody<detail::NativeSimd>{r, a, detail::chunk_factors(ws)});
   }
 
   template <class D>

@@ -55,6 +55,8 @@ struct RecurrentSpec {
   constexpr std::size_t conv_dim() const noexcept {
     return conv_channels != 0 ? conv_channels : 2 * d_k * n_k_heads + d_v * n_v_heads;
   }
+  /// It has a chunked scan, see ScanClass.
+  constexpr bool has_chunks() const noexcept { return rule == ScanRule::gated_delta && ssm_format == Format::f32; }
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;
 };
 

@@ -157,16 +157,24 @@ class ops_for {
   }
 
   /// Delta rules (gated_delta, kda) over `r.rows` tokens, state updated in place; in a round the state stays and what
-  /// RoundMode says is kept. The outputs are the same bits in every mode.
-  Status delta_scan(const RecurView& r, const ScanArgs& a) const noexcept {
+  /// RoundMode says is kept. The outputs are the same bits in every mode. A view of the chunked class goes through its
+  /// tokens in chunks: a call gives the bits of any calls that it could be split into on the grid.
+  /// @param ws  chunked: at least chunk_scan_bytes of this shape (plan.workspace_bytes(rows, batch, ScanClass::chunked)
+  ///            covers every layer); not read otherwise
+  Status delta_scan(const RecurView& r, const ScanArgs& a, const WorkspaceView& ws = {}) const noexcept {
     if (r.rule != ScanRule::gated_delta && r.rule != ScanRule::kda) return other_rule("delta_scan", r.rule);
     if (r.rows != 0 && a.beta == nullptr) return detail::bad_op("delta_scan", "beta is null; a delta rule needs it");
+    if (r.scan == ScanClass::chunked) {
+      if (Status s = check_chunks(r, ws); !s) return s;
+      return scan("delta_scan", r, a, [&](const ScanArgs& dense) { return K::chunk_scan(*dev_, r, dense, ws); });
+    }
     return scan("delta_scan", r, a, [&](const ScanArgs& dense) { return K::delta_scan(*dev_, r, dense); });
   }
 
   /// Rules without a correction (linear: Mamba-2 and lightning; mamba1), as delta_scan.
   Status linear_scan(const RecurView& r, const ScanArgs& a) const noexcept {
     if (r.rule != ScanRule::linear && r.rule != ScanRule::mamba1) return other_rule("linear_scan", r.rule);
+    if (r.scan != ScanClass::sequential) return detail::bad_op("linear_scan", "this rule has no chunked class");
     if (r.rows != 0 && r.rule == ScanRule::mamba1) {
       if (a.a == nullptr) return detail::bad_op("linear_scan", "A is null; mamba1 needs it");
       if (r.n_v_heads != 1 || r.n_k_heads != 1) return detail::bad_op("linear_scan", "mamba1 has one head");
@@ -341,6 +349,18 @@ class ops_for {
       return detail::bad_op(op, "the round has no stash, or d_k is beyond what a stash takes");
     }
     return {};
+  }
+
+  static Status check_chunks(const RecurView& r, const WorkspaceView& ws) noexcept {
+    if (!r.has_chunks()) return detail::bad_op("delta_scan", "only the gated delta rule in f32 has a chunked class");
+    if (r.round.mode != RoundMode::none) {
+      return detail::bad_op("delta_scan", "a round is never chunked: its bits are those of single tokens");
+    }
+    if (r.at.pos_bound % scan_chunk != 0) {
+      return Status::failure(ErrorKind::bad_argument, "delta_scan", 0, 0,
+                             "a chunked call at position %zu; expected a multiple of %zu", r.at.pos_bound, scan_chunk);
+    }
+    return need("delta_scan", ws, detail::chunk_scan_bytes(r.n_v_heads, r.rows));
   }
 
   static Status check_commit(const char* op, const RoundCommit& c, const RoundCommit* many) noexcept {

@@ -16,6 +16,7 @@
 #include <memra/plan_kinds.hpp>
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
+#include <memra/views.hpp>
 #include <span>
 #include <variant>
 #include <vector>
@@ -91,11 +92,15 @@ struct Plan {
   PlanTotals totals;
   RoundPlan round;
   std::vector<AttentionSpec> attention;  ///< one per state that is attended, for workspace_bytes
+  std::size_t chunk_heads = 0;  ///< most value heads of a layer that has a chunked scan; 0: none has, see ScanClass
 
   /// Scratch that every op of this model needs for calls of up to `rows` rows, `batch` of them in one launch. The
   /// largest std::size_t, which no device gives, if the product does not fit.
-  std::size_t workspace_bytes(std::size_t rows, std::size_t batch = 1) const noexcept {
+  /// @param scan  chunked: steps of that class are to be among them
+  std::size_t workspace_bytes(std::size_t rows, std::size_t batch = 1,
+                              ScanClass scan = ScanClass::sequential) const noexcept {
     std::size_t most = 0;
+    if (scan == ScanClass::chunked && chunk_heads != 0) most = detail::chunk_scan_bytes(chunk_heads, rows);
     for (const AttentionSpec& a : attention) {
       const std::size_t heads = a.n_heads == 0 ? a.n_kv_heads : a.n_heads;
       most = std::max(most, detail::attend_scratch_bytes(heads, a.n_kv_heads, a.head_dim_k, a.head_dim_v, rows));
@@ -237,7 +242,10 @@ inline void note_attention(PlanBuilder& b, Plan& plan, const StateSpec& state, c
                           if (s.n_heads != 0) a.n_heads = s.n_heads;
                           if (a.head_dim_v != 0) plan.attention.push_back(a);
                         },
-                        [](const RecurrentSpec&) {}, [](const GroupedRowsSpec&) {}},
+                        [&](const RecurrentSpec& r) {
+                          if (r.has_chunks()) plan.chunk_heads = std::max(plan.chunk_heads, r.n_v_heads);
+                        },
+                        [](const GroupedRowsSpec&) {}},
              state);
 }
 

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/detail/chunk_scan.hpp>
 #include <memra/detail/portable_attend.hpp>
+#include <memra/detail/portable_chunk_scan.hpp>
 #include <memra/detail/portable_plane.hpp>
 #include <memra/detail/portable_recurrent.hpp>
 #include <memra/detail/portable_round.hpp>
@@ -41,6 +43,18 @@ struct PortableKernels {
   template <class D>
   static Status delta_scan(D& dev, const RecurView& r, const ScanArgs& a) noexcept {
     return launch(dev, "delta_scan", Grid{r.d_v, r.n_v_heads, 1}, detail::PortableScan(r, a));
+  }
+
+  template <class D>
+  static Status chunk_scan(D& dev, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+    return detail::each_chunk_group(r, [&](const detail::ChunkGroup& g) {
+      const detail::PortableChunkFactors factors{r, a, g, detail::chunk_factors(ws)};
+      if (Status s = launch(dev, "chunk_factors", Grid{scan_chunk * scan_chunk, r.n_v_heads, g.count}, factors); !s) {
+        return s;
+      }
+      return launch(dev, "chunk_scan", Grid{r.d_v, r.n_v_heads, 1},
+                    detail::PortableChunkScan(r, a, g, detail::chunk_factors(ws)));
+    });
   }
 
   template <class D>

@@ -7,6 +7,7 @@
 #include <memra/kv_dev.hpp>
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ class CachePrefix {
     CachePrefix taken(std::move(other));
     std::swap(config_, taken.config_);
     std::swap(plan_, taken.plan_);
+    std::swap(scan_, taken.scan_);
     devices_.swap(taken.devices_);
     std::swap(logits_, taken.logits_);
     std::swap(work_, taken.work_);
@@ -41,6 +43,8 @@ class CachePrefix {
 
   /// The publication boundary: tokens it stands for; 0 for a moved-from one.
   std::size_t pos() const noexcept { return devices_.empty() ? 0 : plan_.max_ctx; }
+  /// Chunked if a step of that class is behind the state it holds: caches made of it are of that class.
+  ScanClass scan_class() const noexcept { return scan_; }
   const ModelConfig& config() const noexcept { return config_; }
   /// Layout of the bytes held: that of a cache of pos() rows.
   const Plan& plan() const noexcept { return plan_; }
@@ -66,6 +70,7 @@ class CachePrefix {
 
   ModelConfig config_;
   Plan plan_;
+  ScanClass scan_ = ScanClass::sequential;
   std::vector<DeviceBytes> devices_;
   std::optional<typename Dev::Buffer> logits_;  // [n_vocab] f32 on the last stage's device
   detail::QueuedWork work_;                     // what it was copied with

@@ -6,6 +6,7 @@
 #include <memra/detail/lineage.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
+#include <memra/views.hpp>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,9 @@ class CacheSnapshot {
 
   /// Committed tokens when it was taken; 0 for a moved-from one.
   std::size_t pos() const noexcept { return record_ ? record_->pos : 0; }
+
+  /// Chunked if a step of that class is behind the state it holds; a rollback to it restores that, too.
+  ScanClass scan_class() const noexcept { return record_ ? record_->scan : ScanClass::sequential; }
 
   /// True if it holds a whole state of a branch its cache has not given up, as far as is known by now: on a device that
   /// says so (WorkLogDev), not if what was queued with its copy or before it has failed since, or a replay that wrote

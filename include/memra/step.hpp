@@ -28,6 +28,8 @@ class Step {
  public:
   std::size_t pos() const noexcept { return pos_; }
   std::size_t rows() const noexcept { return rows_; }
+  /// How the scans of layers that have a chunked class go through the rows; the other layers' are sequential.
+  ScanClass scan_class() const noexcept { return open() ? core_->step_scan : ScanClass::sequential; }
 
   /// K and V of layer `il` for append: rows [pos, pos + rows).
   /// @param nth  which attention state of the layer
@@ -64,12 +66,15 @@ class Step {
   }
 
   /// conv and ssm of layer `il`, to be moved on by `rows` tokens. One view for both: they always describe one position.
-  /// In a round its RoundMode may ask kernels to leave them as they are.
+  /// In a round its RoundMode may ask kernels to leave them as they are. In a step of the chunked class `scan` says so
+  /// where the layer has one: kernels must go by it, as the cache notes what class its states are of.
   Result<RecurView> recur(std::size_t il, std::size_t nth = 0) {
     detail::RecurComponent* c = core_->recurrent(il, nth);
     if (Status s = usable("recur", "recurrent", il, c != nullptr); !s) return s;
     if (Status s = take("recur", il, *c); !s) return s;
-    return c->view(core_->step_pos(il), core_->how(*c));
+    RecurView r = c->view(core_->step_pos(il), core_->how(*c));
+    if (r.has_chunks()) r.scan = core_->step_scan;
+    return r;
   }
 
   /// Rows of layer `il` that stand for several tokens each: GroupedView::ends says which of the call's tokens write

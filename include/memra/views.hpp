@@ -166,6 +166,20 @@ constexpr std::string_view to_string(ScanRule rule) noexcept {
   return "unknown";
 }
 
+/// Numeric classes of a recurrent scan. Each gives its own bits, within the other's error of the same numbers.
+enum class ScanClass : std::uint8_t {
+  sequential,  ///< token by token: what decoding, rounds and replays do
+  chunked,     ///< a prompt in chunks of scan_chunk tokens, for which it must be asked (Cache::begin_step)
+};
+
+/// Tokens of a chunk. Chunks lie on an absolute grid: the first token of each is at a multiple of this. A call of the
+/// chunked class starts on the grid; where it ends, a last chunk may be shorter.
+inline constexpr std::size_t scan_chunk = 64;
+
+constexpr std::string_view to_string(ScanClass scan) noexcept {
+  return scan == ScanClass::sequential ? "sequential" : "chunked";
+}
+
 /// What conv_update and delta_scan do with the state.
 enum class RoundMode : std::uint8_t {
   none,    ///< a plain step: conv and ssm move on in place
@@ -244,10 +258,19 @@ struct RecurView {
   std::uint16_t* conv16 = nullptr;
   std::uint16_t* ssm16 = nullptr;
   std::uint16_t* ssm_alt16 = nullptr;
+  ScanClass scan = ScanClass::sequential;  ///< how a kernel is to go through the call's tokens; chunked: in no round
 
-  /// False if the call would pass the stream's capacity or the stream ran out before: kernels then change nothing.
+  /// False if the call would pass the stream's capacity or the stream ran out before, or if a call of the chunked class
+  /// starts off the grid: kernels then change nothing.
   MEMRA_HD bool fits() const noexcept {
-    return at.pos_d == nullptr || (*at.pos_d >= 0 && static_cast<std::size_t>(*at.pos_d) + rows <= at.capacity);
+    if (at.pos_d == nullptr) return true;
+    const std::int32_t pos = *at.pos_d;
+    return pos >= 0 && static_cast<std::size_t>(pos) + rows <= at.capacity &&
+           (scan == ScanClass::sequential || static_cast<std::size_t>(pos) % scan_chunk == 0);
+  }
+  /// The layer has a chunked class.
+  MEMRA_HD constexpr bool has_chunks() const noexcept {
+    return rule == ScanRule::gated_delta && ssm_format == Format::f32;
   }
   /// Plane `i` of the ssm: 0 is `ssm` itself.
   MEMRA_HD constexpr float* plane(std::size_t i) const noexcept {

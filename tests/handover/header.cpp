@@ -171,7 +171,7 @@ TEST_CASE("every length of the header is checked before it is used", "[handover]
   refused(88, 0, 8, "messages of 0 bytes");
   refused(88, 4100, 8, "messages of 4100");
   refused(88, huge, 8, "messages of");
-  refused(96, 7, 4, "flag");
+  refused(96, 11, 4, "flag");
   refused(96, 1, 4, "left behind");  // no tail: its numbers are read as pieces
   refused(96, 2, 4, "11 pieces; this state has 10");
   refused(100, 0xffffffff, 4, "cut off");

@@ -18,6 +18,7 @@ struct AnyOps {
   Status (*attend)(void*, const KvReadView&, const AttendArgs&, const WorkspaceView&) noexcept;
   Status (*conv_update)(void*, const RecurView&, const ConvArgs&) noexcept;
   Status (*delta_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
+  Status (*chunk_scan)(void*, const RecurView&, const ScanArgs&, const WorkspaceView&) noexcept;
   Status (*linear_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
   Status (*round_apply)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
   Status (*round_commit)(void*, const RoundCommit&, const RoundCommit*, std::size_t) noexcept;
@@ -44,6 +45,9 @@ inline constexpr AnyOps any_ops = {
     },
     [](void* d, const RecurView& r, const ScanArgs& a) noexcept {
       return D::kernels::delta_scan(*static_cast<D*>(d), r, a);
+    },
+    [](void* d, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+      return D::kernels::chunk_scan(*static_cast<D*>(d), r, a, ws);
     },
     [](void* d, const RecurView& r, const ScanArgs& a) noexcept {
       return D::kernels::linear_scan(*static_cast<D*>(d), r, a);
@@ -94,6 +98,10 @@ struct AnyKernels {
   template <class D>
   static Status delta_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
     return d.ops().delta_scan(d.target(), r, a);
+  }
+  template <class D>
+  static Status chunk_scan(D& d, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+    return d.ops().chunk_scan(d.target(), r, a, ws);
   }
   template <class D>
   static Status linear_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {

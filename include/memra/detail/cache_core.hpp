@@ -16,6 +16,7 @@
 #include <memra/round_types.hpp>
 #include <memra/round_views.hpp>
 #include <memra/taps.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -76,6 +77,8 @@ struct CacheCore {
   std::size_t step_rows = 0;
   std::size_t step_written = 0;
   std::size_t step_bound = 0;  ///< pos_d is at most this whenever the step's kernels run
+  ScanClass step_scan = ScanClass::sequential;
+  ScanClass scan = ScanClass::sequential;  ///< chunked: a step of that class is behind the state
 
   std::shared_ptr<Lineage> lineage = std::make_shared<Lineage>();
 
@@ -127,6 +130,18 @@ struct CacheCore {
     return {};
   }
 
+  /// Refuses a step of the chunked class that may not begin here.
+  Status admit_chunks(const char* call) const noexcept {
+    if (plan.chunk_heads == 0) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0,
+                             "no layer has a chunked scan: the gated delta rule with an ssm in f32 does");
+    }
+    if (pos % scan_chunk == 0) return {};
+    return Status::failure(ErrorKind::bad_argument, call, 0, 0,
+                           "a chunked step at position %zu; expected a multiple of %zu: feed %zu rows sequentially",
+                           pos, scan_chunk, scan_chunk - pos % scan_chunk);
+  }
+
   /// As admit, for a step or round whose position only the device knows.
   Status admit_on_device(const char* call, std::size_t rows) const noexcept {
     if (rows == 0 || rows > plan.max_ctx) {
@@ -144,9 +159,11 @@ struct CacheCore {
   /// Opens a step of rows that were admitted.
   /// @param bound     pos_d is at most this whenever the step's kernels run
   /// @param anywhere  they may run, now or again, at a position that the host does not know
-  void open_step(std::size_t rows, std::size_t bound, bool anywhere) noexcept {
+  void open_step(std::size_t rows, std::size_t bound, bool anywhere, ScanClass by = ScanClass::sequential) noexcept {
     ++step_id;
     step_open = true;
+    step_scan = by;
+    if (by == ScanClass::chunked) scan = by;  // the state is of that class from the first kernel on
     step_rows = rows;
     step_written = 0;
     step_bound = bound;
@@ -171,7 +188,20 @@ struct CacheCore {
   void wrote(std::size_t at, std::size_t rows) noexcept { high = std::max(high, std::min(at + rows, plan.max_ctx)); }
 
   /// A fresh cache was given the state at `n`: rings hold the window there.
-  void restore(std::size_t n) noexcept { pos = len = high = restored = n; }
+  void restore(std::size_t n, ScanClass by) noexcept {
+    pos = len = high = restored = n;
+    scan = by;
+  }
+
+  /// Position 0, nothing held: what the host knows after a reset.
+  void restart() noexcept {
+    ahead = false;
+    pos = len = high = restored = 0;
+    scan = ScanClass::sequential;
+    cut(0);
+    parked_valid = false;
+    if (taps) taps->arm(0);
+  }
 
   /// The oldest row that planes of this state still hold.
   std::size_t oldest(const KvComponent& c) const noexcept {

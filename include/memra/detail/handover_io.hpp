@@ -19,6 +19,7 @@
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
 #include <memra/transport.hpp>
+#include <memra/views.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -97,6 +98,7 @@ struct HandoverIo {
     h.tag = tag;
     h.pos = core.pos;
     h.config = core.config;
+    h.scan = core.scan;
     h.has_logits = core.parked_valid && core.parked_pos == core.pos;
     h.message_bytes = message_bytes;
     Pieces pieces = of(core, core.pos);
@@ -113,6 +115,7 @@ struct HandoverIo {
     h.tag = tag;
     h.pos = prefix.pos();
     h.config = prefix.config_;
+    h.scan = prefix.scan_;
     h.has_logits = prefix.logits_.has_value();
     h.message_bytes = message_bytes;
     Pieces pieces = of(prefix);
@@ -204,7 +207,7 @@ struct HandoverIo {
     if (Status s = link.template receive<Dev>(pieces); !s) return s;
     if (Status s = unharmed(*header, pieces); !s) return refused(s);
     if (Status s = core.store_pos(header->pos); !s) return refused(s);
-    core.restore(header->pos);
+    core.restore(header->pos, header->scan);
     core.parked_pos = header->pos;
     core.parked_valid = header->has_logits;
     if (Status s = link.send_verdict({}); !s) return s;
@@ -225,6 +228,9 @@ struct HandoverIo {
                              "the stream was computed in numeric class %llu, this receiver continues in %llu",
                              static_cast<unsigned long long>(h.tag.numeric_class),
                              static_cast<unsigned long long>(target.tag.numeric_class));
+    }
+    if (h.scan == ScanClass::chunked && target.scan != ScanClass::chunked) {
+      return no("the stream's state came from a chunked scan, this receiver takes sequential ones only");
     }
     if (Status s = takes_state("receive_state", "the stream", target.config, target.max_ctx, h.config, h.pos); !s) {
       return s;

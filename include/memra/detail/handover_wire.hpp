@@ -29,6 +29,7 @@ inline constexpr std::uint32_t wire_shared = 3;
 inline constexpr std::uint32_t wire_grouped = 4;
 inline constexpr std::uint32_t wire_has_logits = 1;
 inline constexpr std::uint32_t wire_has_tail = 2;
+inline constexpr std::uint32_t wire_chunked = 4;
 
 inline void write_state(WireWriter& w, const AttentionSpec& a) {
   w.u32(wire_attention);

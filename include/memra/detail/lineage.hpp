@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <memra/detail/queued_work.hpp>
+#include <memra/views.hpp>
 #include <vector>
 
 namespace memra::detail {
@@ -12,8 +13,9 @@ namespace memra::detail {
 /// What a snapshot and its cache both know about the snapshot.
 struct SnapRecord {
   std::size_t pos = 0;
-  bool written = false;  ///< false while, and after a failure of, a snapshot or snapshot_into
-  bool stale = false;    ///< the branch it belonged to was given up
+  ScanClass scan = ScanClass::sequential;  ///< of the state it holds
+  bool written = false;                    ///< false while, and after a failure of, a snapshot or snapshot_into
+  bool stale = false;                      ///< the branch it belonged to was given up
   QueuedWork work;  ///< its copies, all that was queued before them and not waited for, and what wrote its rows again
 
   void begin() noexcept {
@@ -22,9 +24,10 @@ struct SnapRecord {
   }
   /// Every copy is queued on these devices.
   template <class Devices>
-  void complete(std::size_t at, const Devices& devices) noexcept {
+  void complete(std::size_t at, ScanClass by, const Devices& devices) noexcept {
     for (const auto& d : devices) work.add(*d.dev);
     pos = at;
+    scan = by;
     stale = false;
     written = true;
   }

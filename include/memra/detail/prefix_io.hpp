@@ -12,6 +12,7 @@
 #include <memra/model_config.hpp>
 #include <memra/plan.hpp>
 #include <memra/prefix.hpp>
+#include <memra/views.hpp>
 #include <utility>
 #include <vector>
 
@@ -20,15 +21,16 @@ namespace memra::detail {
 /// What Cache::export_prefix and Cache::from_prefix do once their arguments are known to be sound.
 template <class Dev>
 struct PrefixIo {
-  /// Rows [0, n) of the live cache, `state` of a snapshot at n, and the logits if they are parked there.
+  /// Rows [0, n) of the live cache, `state` of a snapshot at n and its class, and the logits if they are parked there.
   /// @param state  [devices] the snapshot's copy of each state slab
   static Result<CachePrefix<Dev>> write(CacheCore<Dev>& core, const std::vector<typename Dev::Buffer>& state,
-                                        std::size_t n) {
+                                        std::size_t n, ScanClass scan) {
     auto planned = plan(core.config, n, core.placement);
     if (!planned) return planned.status();
     CachePrefix<Dev> prefix;
     prefix.config_ = core.config;
     prefix.plan_ = *std::move(planned);
+    prefix.scan_ = scan;
     for (std::size_t d = 0; d < core.devices.size(); ++d) {
       Dev& dev = *core.devices[d].dev;
       auto rows = dev.alloc(prefix.plan_.devices[d].rows_bytes);
@@ -72,7 +74,7 @@ struct PrefixIo {
     const auto from = state_pieces(prefix.plan_, n);
     if (Status s = copy_runs(to.size(), to, kept(prefix, from), live(core, to)); !s) return s;
     if (Status s = core.store_pos(n); !s) return s;
-    core.restore(n);
+    core.restore(n, prefix.scan_);
     if (!prefix.logits_) return {};
     Dev& dev = *core.devices[core.stages.back().device].dev;
     auto logits = dev.alloc(prefix.logits_->size());

@@ -173,6 +173,18 @@ Status settle(CacheCore<Dev>& core, const char* call) noexcept {
   return land(core);
 }
 
+/// Opens a step at the position that the host knows.
+template <class Dev>
+Status open_plain_step(CacheCore<Dev>& core, std::size_t rows, ScanClass scan) noexcept {
+  if (Status s = core.admit("begin_step", rows); !s) return s;
+  if (scan == ScanClass::chunked) {
+    if (Status s = core.admit_chunks("begin_step"); !s) return s;
+  }
+  if (Status s = land(core); !s) return s;
+  core.open_step(rows, core.pos, false, scan);
+  return {};
+}
+
 /// Copies every state slab to where a replay round keeps it, or back.
 template <class Dev>
 Status copy_replay(CacheCore<Dev>& core, bool back) noexcept {

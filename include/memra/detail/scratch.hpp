@@ -97,4 +97,18 @@ constexpr std::size_t draft_scratch_bytes(std::size_t n_heads, std::size_t /*n_k
   return split.valid() ? std::max(scores.value(), split.value()) : no_scratch;
 }
 
+/// Chunks of the chunked scan whose factors are held at a time: more would be written to memory and read back instead
+/// of staying in a second-level cache (48 heads: 26 MB).
+inline constexpr std::size_t scan_group_chunks = 16;
+
+/// Bytes of one chunk's factors of one value head: two matrices of 64 x 64 floats, and two floats per token.
+inline constexpr std::size_t scan_chunk_bytes = 4 * (2 * 64 * 64 + 2 * 64);
+
+/// Scratch of delta_scan in its chunked class; 256 bytes more let kernels align its start.
+constexpr std::size_t chunk_scan_bytes(std::size_t n_v_heads, std::size_t rows) noexcept {
+  const std::size_t chunks = rows / 64 + (rows % 64 == 0 ? 0 : 1);
+  const CheckedSize bytes = CheckedSize(n_v_heads) * std::min(chunks, scan_group_chunks) * scan_chunk_bytes + 256;
+  return bytes.valid() ? bytes.value() : no_scratch;
+}
+
 }  // namespace memra::detail

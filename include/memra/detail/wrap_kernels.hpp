@@ -32,6 +32,10 @@ struct WrapKernels {
     return run(d, "delta_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::delta_scan(in, r, a); });
   }
   template <class D>
+  static Status chunk_scan(D& d, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+    return run(d, "chunk_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::chunk_scan(in, r, a, ws); });
+  }
+  template <class D>
   static Status linear_scan(D& d, const RecurView& r, const ScanArgs& a) noexcept {
     return run(d, "linear_scan", [=](Inner& in) noexcept { return kernels_of<Inner>::linear_scan(in, r, a); });
   }
