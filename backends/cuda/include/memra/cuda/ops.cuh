@@ -14,6 +14,7 @@
 #include <memra/cuda/draft.cuh>
 #include <memra/cuda/round.cuh>
 #include <memra/cuda/scan.cuh>
+#include <memra/cuda/scan_chunks.cuh>
 #include <memra/detail/gpu_launch.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/ops.hpp>
@@ -25,8 +26,9 @@ namespace memra {
 /// The kernel set behind ops_for of a CudaDev and of wrappers of one.
 ///
 /// Tuned kernels where the shape has one, the portable ones otherwise; which of them is a function of formats, layouts
-/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend and
-/// draft_attend, whose kernels are of numeric classes of their own (attend.cuh, attend_any.cuh, draft_tile.cuh).
+/// and head geometry, never of positions or row counts. Same bits as the host: every op but attend and draft_attend,
+/// whose kernels are of numeric classes of their own (attend.cuh, attend_any.cuh, draft_tile.cuh), and delta_scan's
+/// chunked class, whose bound they keep (scan_chunks.cuh).
 struct CudaKernels : PortableKernels {
   template <class D>
   static Status append(D& dev, const KvWriteView& kv, const float* k, const float* v) noexcept {
@@ -73,6 +75,12 @@ struct CudaKernels : PortableKernels {
         return scan_in<RoundMode::stash>(dev, r, a);
     }
     return detail::bad_op("delta_scan", "the view's round mode is none of ours");
+  }
+
+  template <class D>
+  static Status chunk_scan(D& dev, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+    if (!detail::cuda_chunks_fit(r)) return PortableKernels::chunk_scan(dev, r, a, ws);
+    return r.d_k == 64 ? detail::cuda_chunk_scan<64>(dev, r, a, ws) : detail::cuda_chunk_scan<128>(dev, r, a, ws);
   }
 
   template <class D>

@@ -1,0 +1,135 @@
+// The arithmetic of the chunked scan on tensor cores: numbers of f32 as two halves each, products in three terms.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <memra/cuda/attend_mma.cuh>
+
+namespace memra::detail {
+
+/// Two neighbouring elements of a matrix: x is `high` + `low`, each rounded to nearest even. While |x| is in
+/// [2^-3, 2^16) the two have 22 bits of it, below it an absolute error of 2^-25.
+struct ScanHalves {
+  std::uint32_t high, low;
+
+  __device__ ScanHalves(float x, float y) {
+    const __half2 h = __floats2half2_rn(x, y);
+    const float2 there = __half22float2(h);
+    const __half2 l = __floats2half2_rn(x - there.x, y - there.y);
+    high = reinterpret_cast<const std::uint32_t&>(h);
+    low = reinterpret_cast<const std::uint32_t&>(l);
+  }
+};
+
+/// What operands from outside are multiplied by: rows of q and k have length 1, factors are a few at most.
+inline constexpr float scan_up = 256.0F;
+inline constexpr float scan_down = 1.0F / 256.0F;
+
+/// A power of two that brings the largest of some numbers to [2^14, 2^15), and its inverse. Both are exact.
+struct ScanScale {
+  float up, down;
+
+  __device__ explicit ScanScale(float largest) {
+    unsigned exponent = __float_as_uint(largest) >> 23;
+    exponent = exponent < 30 ? 30 : exponent;
+    up = __uint_as_float((268 - exponent) << 23);
+    down = __uint_as_float((exponent - 14) << 23);
+  }
+};
+
+/// The larger of a row's two halves of numbers among the four lanes that hold it.
+__device__ inline float scan_row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
+}
+
+/// Operand A of 16 rows and 16 columns.
+struct ScanA {
+  std::uint32_t high[4], low[4];
+
+  ScanA() = default;
+  /// Of two neighbouring tiles of a D, rows g and g + 8 scaled apart.
+  __device__ ScanA(const float (&left)[4], const float (&right)[4], float low_row, float high_row) {
+    set(0, ScanHalves(left[0] * low_row, left[1] * low_row));
+    set(1, ScanHalves(left[2] * high_row, left[3] * high_row));
+    set(2, ScanHalves(right[0] * low_row, right[1] * low_row));
+    set(3, ScanHalves(right[2] * high_row, right[3] * high_row));
+  }
+
+ private:
+  __device__ void set(unsigned i, const ScanHalves& x) {
+    high[i] = x.high;
+    low[i] = x.low;
+  }
+};
+
+/// d and e += A * B of two tiles of 8 columns: the small terms first. What is left out is 2^-22 of a product.
+__device__ inline void scan_multiply(float (&d)[4], float (&e)[4], const ScanA& a, const std::uint32_t (&high)[4],
+                                     const std::uint32_t (&low)[4]) {
+  mma_16x8x16<false>(d, a.low, high[0], high[1]);
+  mma_16x8x16<false>(e, a.low, high[2], high[3]);
+  mma_16x8x16<false>(d, a.high, low[0], low[1]);
+  mma_16x8x16<false>(e, a.high, low[2], low[3]);
+  mma_16x8x16<false>(d, a.high, high[0], high[1]);
+  mma_16x8x16<false>(e, a.high, high[2], high[3]);
+}
+
+/// A matrix of halves in shared memory, rows of Columns elements in pieces of 16 bytes: piece c of row r is where piece
+/// c ^ (r % 8) would be, so that eight rows of a column of pieces are in different banks.
+template <unsigned Columns>
+struct ScanTile {
+  static constexpr unsigned row_bytes = 2 * Columns;
+  static constexpr unsigned bytes = 64 * row_bytes;
+
+  __device__ static unsigned at(unsigned row, unsigned piece) { return row * row_bytes + ((piece ^ (row % 8)) << 4); }
+
+  /// B for columns [16 n, 16 n + 16) of D and rows [16 k, 16 k + 16): those rows of the matrix are B's columns.
+  __device__ static void load_b(std::uint32_t tile, unsigned n, unsigned k, unsigned lane, std::uint32_t (&r)[4]) {
+    load_matrices(tile + at(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2), r);
+  }
+  /// The same of the transpose: rows [16 k, 16 k + 16) of the matrix are B's rows.
+  __device__ static void load_b_turned(std::uint32_t tile, unsigned n, unsigned k, unsigned lane,
+                                       std::uint32_t (&r)[4]) {
+    load_matrices_turned(tile + at(16 * k + lane % 16, 2 * n + lane / 16), r);
+  }
+  /// A of rows [16 m, 16 m + 16) and columns [16 k, 16 k + 16).
+  __device__ static void load_a(std::uint32_t high, std::uint32_t low, unsigned m, unsigned k, unsigned lane,
+                                ScanA& a) {
+    const unsigned offset = at(16 * m + lane % 16, 2 * k + lane / 16);
+    load_matrices(high + offset, a.high);
+    load_matrices(low + offset, a.low);
+  }
+};
+
+/// Brings rows of a chunk from f32 in memory to shared memory as halves; rows beyond `rows` are zeros.
+template <unsigned DK, unsigned Threads>
+__device__ inline void scan_bring(std::uint32_t high, std::uint32_t low, const float* from, std::size_t stride,
+                                  unsigned rows, bool wide, unsigned thread) {
+  constexpr unsigned per_row = DK / 4;
+  constexpr unsigned rounds = 64 * per_row / Threads;
+  constexpr unsigned together = rounds < 8 ? rounds : 8;
+  static_assert(rounds % together == 0);
+  for (unsigned first = 0; first < rounds; first += together) {
+    float4 x[together];
+#pragma unroll
+    for (unsigned i = 0; i < together; ++i) {
+      const unsigned at = (first + i) * Threads + thread;
+      const float* const p = from + at / per_row * stride + at % per_row * 4;
+      x[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+      if (at / per_row >= rows) continue;
+      x[i] = wide ? *reinterpret_cast<const float4*>(p) : make_float4(p[0], p[1], p[2], p[3]);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < together; ++i) {
+      const unsigned at = (first + i) * Threads + thread;
+      const unsigned offset = ScanTile<DK>::at(at / per_row, at % per_row / 2) + at % 2 * 8;
+      const ScanHalves a(x[i].x * scan_up, x[i].y * scan_up);
+      const ScanHalves b(x[i].z * scan_up, x[i].w * scan_up);
+      asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(high + offset), "r"(a.high), "r"(b.high) : "memory");
+      asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(low + offset), "r"(a.low), "r"(b.low) : "memory");
+    }
+  }
+}
+
+}  // namespace memra::detail
