@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memra/cache.hpp>
 #include <memra/cuda/ops.cuh>
+#include <memra/workspace.hpp>
 #include <support/catch.hpp>
 #include <tuple>
 #include <vector>
@@ -93,6 +94,26 @@ struct RecurrentInputs {
   memra::ConvArgs conv() const { return {x.x, w.x, nullptr, y.x, true}; }
 };
 
+/// The chunked class beside the sequential one.
+void chunked_line(CudaDev& dev, Timer& timer, memra::Cache<CudaDev>& cache, const RecurrentInputs& in) {
+  const memra::ops_for<CudaDev> ops(dev);
+  const auto ws = memra::check(
+      memra::Workspace<CudaDev>::create(dev, cache.plan().workspace_bytes(4096, 1, memra::ScanClass::chunked)));
+  std::printf("\n  chunked:");
+  for (const std::size_t t : {std::size_t{64}, std::size_t{512}, std::size_t{4096}}) {
+    double us[2] = {};
+    for (const memra::ScanClass scan : {memra::ScanClass::sequential, memra::ScanClass::chunked}) {
+      auto step = memra::check(cache.begin_step(t, scan));
+      const memra::RecurView r = memra::check(step.recur(0));
+      us[scan == memra::ScanClass::chunked ? 1 : 0] =
+          timer.us([&] { memra::check(ops.delta_scan(r, in.scan(), ws.view())); });
+      memra::check(cache.reset());
+    }
+    std::printf("  T=%zu %.1f (%.1f times as fast)", t, us[1], us[0] / us[1]);
+  }
+  std::printf("\n");
+}
+
 void scan_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
   const memra::ops_for<CudaDev> ops(dev);
   std::printf("\ndelta_scan d128 of one layer, us (K: every state kept, as rounds by planes do; stash: none)\n");
@@ -107,7 +128,8 @@ void scan_table(CudaDev& dev, Timer& timer, double copy_ceiling) {
       std::printf("  T=%zu %.1f", t, timer.us([&] { memra::check(ops.delta_scan(r, in.scan())); }));
       memra::check(cache.reset());
     }
-    std::printf("\n         ");
+    chunked_line(dev, timer, cache, in);
+    std::printf("         ");
     for (const Strategy by : {Strategy::planes, Strategy::stash}) {
       for (const std::size_t t : {std::size_t{4}, std::size_t{8}, std::size_t{16}}) {
         auto round = memra::check(cache.begin_round(t, by));

@@ -164,6 +164,7 @@ struct RecurShape {
   memra::KeyHeadMode mode = memra::KeyHeadMode::grouped;
   memra::ScanRule rule = memra::ScanRule::gated_delta;
   memra::Format format = memra::Format::f32;  ///< of conv and ssm
+  memra::ScanClass scan = memra::ScanClass::sequential;
   std::size_t conv_dim() const { return 2 * n_k * d_k + n_v * d_v; }
   std::size_t decay_width() const { return rule == memra::ScanRule::kda ? d_k : 1; }
   /// Without addresses.
@@ -178,6 +179,7 @@ struct RecurShape {
     r.rows = rows;
     r.rule = rule;
     r.conv_format = r.ssm_format = format;
+    r.scan = scan;
     return r;
   }
 };
@@ -228,7 +230,7 @@ template <class Dev>
 struct ScanInputs {
   RecurShape s;
   std::size_t g_row;  ///< numbers of g per token
-  OnDev<Dev> qkv, g, beta, rates;
+  OnDev<Dev> qkv, g, beta, rates, scratch;
 
   ScanInputs(Dev& dev, const RecurShape& shape, std::size_t t, Rng& rng)
       : s(shape),
@@ -236,7 +238,8 @@ struct ScanInputs {
         qkv(dev, scaled(rng, t * s.conv_dim(), 0.3F)),
         g(dev, of_sign(rng, t * g_row, mamba1() ? 1.0F : -1.0F)),
         beta(dev, rng.vector(t * s.n_v)),
-        rates(dev, of_sign(rng, s.d_v * s.d_k, -1.0F)) {}
+        rates(dev, of_sign(rng, s.d_v * s.d_k, -1.0F)),
+        scratch(dev, memra::detail::chunk_scan_bytes(s.n_v, t)) {}
 
   /// From token `first` on.
   memra::ScanArgs args(std::size_t first, float* out) const {
@@ -254,7 +257,7 @@ struct ScanInputs {
   memra::Status run(Dev& dev, const memra::RecurView& r, const memra::ScanArgs& a) const {
     const memra::ops_for<Dev> ops(dev);
     const bool delta = s.rule == memra::ScanRule::gated_delta || s.rule == memra::ScanRule::kda;
-    return delta ? ops.delta_scan(r, a) : ops.linear_scan(r, a);
+    return delta ? ops.delta_scan(r, a, {scratch.data(), scratch.size()}) : ops.linear_scan(r, a);
   }
 
  private:
@@ -553,6 +556,14 @@ std::vector<OpCase<Dev>> op_cases() {
       add("scan by one, d_k " + std::to_string(d_k) + ", rows " + std::to_string(t),
           [=](Dev& d) { return run_scan(d, s, t, 1, n); });
     }
+  }
+  for (const std::size_t d_k : {24U, 64U, 128U}) {
+    RecurShape s;
+    s.d_k = d_k;
+    s.scan = memra::ScanClass::chunked;
+    const std::uint64_t n = ++seed;
+    add("chunked scan d_k " + std::to_string(d_k), [=](Dev& d) { return run_scan(d, s, 150, 150, n); });
+    add("chunked scan in pieces, d_k " + std::to_string(d_k), [=](Dev& d) { return run_scan(d, s, 150, 64, n); });
   }
   for (const memra::ScanRule rule : scan_rules) {
     for (const memra::Format f : state_formats) {
