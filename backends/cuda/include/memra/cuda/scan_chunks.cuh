@@ -21,31 +21,32 @@ namespace memra::detail {
 ///
 /// A warp keeps its columns as the sums of matrix instructions, 16 columns by d_k: the layout of a sum is that of an
 /// operand A, so every product of a chunk (S k, S q, T r, P u, u k^T; see ChunkScanBody) goes from registers to
-/// registers, and only what all columns share comes from shared memory. Warps never wait for each other but for the
-/// next chunk. Operands of the state's side are scaled by a power of two per column (ScanScale), so that the error is
-/// that of the column's largest number, whatever its size.
+/// registers, and only what all columns share comes from shared memory: on sm_90a to the group's products, elsewhere to
+/// each warp's. Warps wait for each other for the next chunk only. Operands of the state's side are scaled by a power
+/// of two per column (ScanScale), so that the error is that of the column's largest number, whatever its size.
 template <unsigned DK, unsigned Stages>
 struct CudaChunksBody {
   static constexpr unsigned block_threads = 256;
   static constexpr unsigned block_columns = 64;
   static constexpr unsigned tile = ScanTile<DK>::bytes;
-  static constexpr unsigned stage_bytes = 4 * tile + CudaChunkFactors::bytes;
+  static constexpr unsigned stage_bytes = (4 * tile + CudaChunkFactors::bytes + 1023) / 1024 * 1024;
   static constexpr unsigned tiles = DK / 8;  ///< of a warp's S
+  static constexpr bool group = AttendOperand<true>::group;
 
   RecurView r;
   CudaChunkInputs in;
-  ChunkGroup group;
+  ChunkGroup group_of;
   float* factors;
   float inv;  ///< 1 / sqrt(d_k)
 
   CudaChunksBody(const RecurView& view, const CudaChunkInputs& inputs, const ChunkGroup& g, float* at) noexcept
-      : r(view), in(inputs), group(g), factors(at), inv(1.0F / std::sqrt(static_cast<float>(DK))) {}
+      : r(view), in(inputs), group_of(g), factors(at), inv(1.0F / std::sqrt(static_cast<float>(DK))) {}
 
   static std::size_t shared_bytes() noexcept { return Stages * stage_bytes; }
 
   /// Item: (64 columns, value head).
   __device__ void block(const Item& item) const {
-    extern __shared__ __align__(128) std::byte memory[];
+    extern __shared__ __align__(1024) std::byte memory[];
     if (!r.fits()) return;
     Warp w;
     w.lane = threadIdx.x % 32;
@@ -53,11 +54,11 @@ struct CudaChunksBody {
     const unsigned warp = threadIdx.x / 32;
     w.column = static_cast<std::uint32_t>(item.x) * block_columns + warp % 4 * 16 + w.lane / 4;
     const bool brings = warp >= 4;
-    const bool works = !brings && w.column < r.d_v;  // all lanes of a warp alike: d_v is a multiple of 16
+    w.there = w.column < r.d_v;  // all lanes of a warp alike: d_v is a multiple of 16
     const std::uint32_t base = shared_address(memory);
-    float s[tiles][4];
+    float s[tiles][4] = {};
     float* const state = r.ssm + (std::size_t{w.h} * r.d_v + w.column) * DK + 2 * (w.lane % 4);
-    if (works) {
+    if (!brings && w.there) {
 #pragma unroll
       for (unsigned n = 0; n < tiles; ++n) {
         s[n][0] = state[8 * n];
@@ -68,18 +69,18 @@ struct CudaChunksBody {
     }
     if (brings) bring(base, 0, w.h);
     __syncthreads();
-    for (unsigned chunk = 0; chunk < group.count; ++chunk) {
+    for (unsigned chunk = 0; chunk < group_of.count; ++chunk) {
       const std::uint32_t here = base + chunk % Stages * stage_bytes;
-      if (brings && Stages > 1 && chunk + 1 < group.count)
+      if (brings && Stages > 1 && chunk + 1 < group_of.count)
         bring(base + (chunk + 1) % Stages * stage_bytes, chunk + 1, w.h);
-      if (works) go_through(w, s, here, memory + chunk % Stages * stage_bytes, chunk);
+      if (!brings) go_through(w, s, here, memory + chunk % Stages * stage_bytes, chunk);
       __syncthreads();
       if (Stages == 1) {
-        if (brings && chunk + 1 < group.count) bring(base, chunk + 1, w.h);
+        if (brings && chunk + 1 < group_of.count) bring(base, chunk + 1, w.h);
         __syncthreads();
       }
     }
-    if (!works) return;
+    if (brings || !w.there) return;
 #pragma unroll
     for (unsigned n = 0; n < tiles; ++n) {
       state[8 * n] = s[n][0];
@@ -92,6 +93,7 @@ struct CudaChunksBody {
  private:
   struct Warp {
     std::uint32_t lane, h, column;
+    bool there;
   };
 
   __device__ void bring(std::uint32_t to, unsigned chunk, std::uint32_t h) const {
@@ -101,13 +103,17 @@ struct CudaChunksBody {
       copy_16_async(to + 4 * tile + i, from + i, true);
     }
     copies_commit();
-    const std::size_t first = (group.first + chunk) * scan_chunk;
-    const auto n = static_cast<unsigned>(group.tokens(chunk, r.rows));
+    const std::size_t first = (group_of.first + chunk) * scan_chunk;
+    const auto n = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
     const std::uint32_t kh = in.heads.of(h);
-    scan_bring<DK, 128>(to, to + tile, in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide, thread);
-    scan_bring<DK, 128>(to + 2 * tile, to + 3 * tile, in.a.q + first * in.a.q_stride + kh * DK, in.a.q_stride, n,
-                        in.wide, thread);
+    ScanRows<DK, 128> k;
+    ScanRows<DK, 128> q;
+    k.fetch(in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide, thread);
+    q.fetch(in.a.q + first * in.a.q_stride + kh * DK, in.a.q_stride, n, in.wide, thread);
+    k.put(to, to + tile, thread);
+    q.put(to + 2 * tile, to + 3 * tile, thread);
     copies_wait<0>();
+    barrier_publish();  // group products read what was written here
   }
 
   /// Operand A's scales of the lane's two rows.
@@ -124,39 +130,132 @@ struct CudaChunksBody {
     high = ScanScale(scan_row_max(b));
   }
 
-  /// y = x * M^T of tokens, M being below or on the diagonal: 64 x 64 as halves at `matrix`.
-  __device__ static void times_lower(float (&y)[8][4], const float (&x)[8][4], std::uint32_t matrix, unsigned lane) {
-    ScanScale low(1.0F);
-    ScanScale high(1.0F);
-    scales(x, low, high);
+  /// Scales of 16 rows, and what undoes them in a product.
+  struct Scales {
+    ScanScale low{1.0F};
+    ScanScale high{1.0F};
+
+    template <unsigned N>
+    __device__ explicit Scales(const float (&x)[N][4]) {
+      scales(x, low, high);
+    }
+    __device__ void undo(float (&y)[8][4]) const {
+      const float l = low.down * scan_down;
+      const float h = high.down * scan_down;
 #pragma unroll
-    for (unsigned n = 0; n < 8; ++n) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0F;
-#pragma unroll
-    for (unsigned k = 0; k < 4; ++k) {
-      const ScanA a(x[2 * k], x[2 * k + 1], low.up, high.up);
-#pragma unroll
-      for (unsigned n = k; n < 4; ++n) {
-        std::uint32_t b_high[4];
-        std::uint32_t b_low[4];
-        ScanTile<64>::load_b(matrix, n, k, lane, b_high);
-        ScanTile<64>::load_b(matrix + CudaChunkFactors::tile, n, k, lane, b_low);
-        scan_multiply(y[2 * n], y[2 * n + 1], a, b_high, b_low);
+      for (unsigned n = 0; n < 8; ++n) {
+        y[n][0] *= l;
+        y[n][1] *= l;
+        y[n][2] *= h;
+        y[n][3] *= h;
       }
     }
+  };
+  /// Operands A: 16 rows of tiles [First, First + 8) of x.
+  struct Operands {
+    ScanA a[4];
+
+    template <unsigned First = 0, unsigned N>
+    __device__ static Operands of(const float (&x)[N][4], const Scales& by) {
+      Operands o;
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) o.a[k] = ScanA(x[First + 2 * k], x[First + 2 * k + 1], by.low.up, by.high.up);
+      return o;
+    }
+  };
+
+  /// y += x M^T for M of 64 rows and columns.
+  __device__ static void start(float (&y)[8][4], const Operands& x, std::uint32_t high, std::uint32_t low,
+                               unsigned lane) {
+    using Tile = ScanTile<64>;
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      if constexpr (group) {
+        const unsigned at = Tile::group_b(k);
+        scan_group<false>(y, x.a[k].low, high + at);
+        scan_group<false>(y, x.a[k].high, low + at);
+        scan_group<false>(y, x.a[k].high, high + at);
+      } else {
+#pragma unroll
+        for (unsigned n = 0; n < 4; ++n) {
+          std::uint32_t b_high[4];
+          std::uint32_t b_low[4];
+          Tile::load_b(high, n, k, lane, b_high);
+          Tile::load_b(low, n, k, lane, b_low);
+          scan_multiply(y[2 * n], y[2 * n + 1], x.a[k], b_high, b_low);
+        }
+      }
+    }
+    group_commit();
+  }
+  /// The same for an M that is zero above the diagonal, `matrix` being its high halves and then its low ones.
+  __device__ static void start_lower(float (&y)[8][4], const Operands& x, std::uint32_t matrix, unsigned lane) {
+    using Tile = ScanTile<64>;
+    if constexpr (group) {
+      start(y, x, matrix, matrix + Tile::bytes, lane);
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+#pragma unroll
+        for (unsigned n = k; n < 4; ++n) {
+          std::uint32_t b_high[4];
+          std::uint32_t b_low[4];
+          Tile::load_b(matrix, n, k, lane, b_high);
+          Tile::load_b(matrix + Tile::bytes, n, k, lane, b_low);
+          scan_multiply(y[2 * n], y[2 * n + 1], x.a[k], b_high, b_low);
+        }
+      }
+    }
+  }
+  /// y += w k^T of columns [64 n, 64 n + 64) of k.
+  __device__ static void start_outer(float (&y)[8][4], const Operands& w, std::uint32_t k_high, unsigned n,
+                                     unsigned lane) {
+    using Tile = ScanTile<DK>;
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      if constexpr (group) {
+        const unsigned at = Tile::group_b_turned(n, k);
+        scan_group<true>(y, w.a[k].low, k_high + at);
+        scan_group<true>(y, w.a[k].high, k_high + tile + at);
+        scan_group<true>(y, w.a[k].high, k_high + at);
+      } else {
+#pragma unroll
+        for (unsigned c = 0; c < 4; ++c) {
+          std::uint32_t b_high[4];
+          std::uint32_t b_low[4];
+          Tile::load_b_turned(k_high, 4 * n + c, k, lane, b_high);
+          Tile::load_b_turned(k_high + tile, 4 * n + c, k, lane, b_low);
+          scan_multiply(y[2 * c], y[2 * c + 1], w.a[k], b_high, b_low);
+        }
+      }
+    }
+    group_commit();
+  }
+  __device__ static void clear(float (&y)[8][4]) {
+#pragma unroll
+    for (unsigned n = 0; n < 8; ++n) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0F;
+    hold(y);
+  }
+  /// Waits for all products started.
+  __device__ static void finish(float (&y)[8][4]) {
+    group_wait();
+    hold(y);
+  }
+  /// Nothing before this may come after it, or the other way round: the compiler does not know that a product started
+  /// earlier writes y later.
+  __device__ static void hold(float (&y)[8][4]) {
+    if constexpr (!group) return;
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
-      y[n][0] *= low.down * scan_down;
-      y[n][1] *= low.down * scan_down;
-      y[n][2] *= high.down * scan_down;
-      y[n][3] *= high.down * scan_down;
+      asm volatile("" : "+f"(y[n][0]), "+f"(y[n][1]), "+f"(y[n][2]), "+f"(y[n][3]) : : "memory");
     }
   }
 
   __device__ void go_through(const Warp& w, float (&s)[tiles][4], std::uint32_t here, const std::byte* memory,
                              unsigned chunk) const {
     const unsigned lane = w.lane;
-    const std::size_t first = (group.first + chunk) * scan_chunk;
-    const auto n_tokens = static_cast<unsigned>(group.tokens(chunk, r.rows));
+    const std::size_t first = (group_of.first + chunk) * scan_chunk;
+    const auto n_tokens = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
     const auto* const e = reinterpret_cast<const float*>(memory + 4 * tile + CudaChunkFactors::matrix_bytes);
     const float* const f = e + 64;
     // v, early: it is needed after the first products.
@@ -167,46 +266,32 @@ struct CudaChunksBody {
 #pragma unroll
       for (unsigned i = 0; i < 2; ++i) {
         const unsigned t = 8 * n + 2 * (lane % 4) + i;
-        x[n][i] = t < n_tokens ? v[t * in.a.v_stride] : 0.0F;
-        x[n][i + 2] = t < n_tokens ? v[t * in.a.v_stride + 8] : 0.0F;
+        const bool there = w.there && t < n_tokens;
+        x[n][i] = there ? v[t * in.a.v_stride] : 0.0F;
+        x[n][i + 2] = there ? v[t * in.a.v_stride + 8] : 0.0F;
       }
     }
 
-    float sk[8][4] = {};
-    float sq[8][4] = {};
-    {
-      ScanScale low(1.0F);
-      ScanScale high(1.0F);
-      scales(s, low, high);
+    float u[8][4];
+    float y[8][4];
+    clear(u);
+    clear(y);
+    const Scales by(s);
+    read<0>(u, y, s, by, here, lane);
+    if constexpr (DK == 128) read<8>(u, y, s, by, here, lane);
+    by.undo(u);  // S k
+    by.undo(y);  // S q
 #pragma unroll
-      for (unsigned k = 0; k < tiles / 2; ++k) {
-        const ScanA a(s[2 * k], s[2 * k + 1], low.up, high.up);
+    for (unsigned n = 0; n < 8; ++n) {
+      const float2 decay = *reinterpret_cast<const float2*>(e + 8 * n + 2 * (lane % 4));
 #pragma unroll
-        for (unsigned n = 0; n < 4; ++n) {
-          std::uint32_t b_high[4];
-          std::uint32_t b_low[4];
-          ScanTile<DK>::load_b(here, n, k, lane, b_high);
-          ScanTile<DK>::load_b(here + tile, n, k, lane, b_low);
-          scan_multiply(sk[2 * n], sk[2 * n + 1], a, b_high, b_low);
-          ScanTile<DK>::load_b(here + 2 * tile, n, k, lane, b_high);
-          ScanTile<DK>::load_b(here + 3 * tile, n, k, lane, b_low);
-          scan_multiply(sq[2 * n], sq[2 * n + 1], a, b_high, b_low);
-        }
-      }
-#pragma unroll
-      for (unsigned n = 0; n < 8; ++n) {
-        const float2 decay = *reinterpret_cast<const float2*>(e + 8 * n + 2 * (lane % 4));
-        const float d[4] = {decay.x * (low.down * scan_down), decay.y * (low.down * scan_down),
-                            decay.x * (high.down * scan_down), decay.y * (high.down * scan_down)};
-#pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-          x[n][i] -= d[i] * sk[n][i];
-          sq[n][i] *= d[i];
-        }
+      for (unsigned i = 0; i < 4; ++i) {
+        x[n][i] -= (i % 2 == 0 ? decay.x : decay.y) * u[n][i];
+        y[n][i] *= i % 2 == 0 ? decay.x : decay.y;
       }
     }
-    times_lower(sk, x, here + 4 * tile, lane);                               // u
-    times_lower(x, sk, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);  // its part of the outputs
+    times_lower(u, x, here + 4 * tile, lane);                               // u = T x
+    times_lower(x, u, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);  // P u
     float* const out = in.a.out + (first * r.n_v_heads + w.h) * r.d_v + w.column;
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
@@ -215,47 +300,55 @@ struct CudaChunksBody {
       for (unsigned i = 0; i < 2; ++i) {
         const unsigned t = 8 * n + 2 * (lane % 4) + i;
         float* const at = out + std::size_t{t} * r.n_v_heads * r.d_v;
-        if (t < n_tokens) {
-          at[0] = (sq[n][i] + x[n][i]) * inv;
-          at[8] = (sq[n][i + 2] + x[n][i + 2]) * inv;
-        }
-        sk[n][i] *= i == 0 ? decay.x : decay.y;
-        sk[n][i + 2] *= i == 0 ? decay.x : decay.y;
+        u[n][i] *= i == 0 ? decay.x : decay.y;
+        u[n][i + 2] *= i == 0 ? decay.x : decay.y;
+        if (!w.there || t >= n_tokens) continue;
+        at[0] = (y[n][i] + x[n][i]) * inv;
+        at[8] = (y[n][i + 2] + x[n][i + 2]) * inv;
       }
     }
-    add_outer(s, sk, e[63], here, lane);
+    const Scales of(u);
+    const Operands b = Operands::of(u, of);
+    add_outer<0>(s, b, of, e[63], here, lane);
+    if constexpr (DK == 128) add_outer<8>(s, b, of, e[63], here, lane);
   }
 
-  /// S = S * decay + w k^T.
-  __device__ static void add_outer(float (&s)[tiles][4], const float (&w)[8][4], float decay, std::uint32_t k_high,
-                                   unsigned lane) {
-    ScanScale low(1.0F);
-    ScanScale high(1.0F);
-    scales(w, low, high);
-    ScanA a[4];
+  /// u += S k and y += S q, scaled, of 64 elements from 8 * First on.
+  template <unsigned First>
+  __device__ static void read(float (&u)[8][4], float (&y)[8][4], const float (&s)[tiles][4], const Scales& by,
+                              std::uint32_t here, unsigned lane) {
+    const Operands a = Operands::template of<First>(s, by);
+    const std::uint32_t at = here + First / 8 * ScanTile<64>::square;
+    group_begin();
+    start(u, a, at, at + tile, lane);
+    start(y, a, at + 2 * tile, at + 3 * tile, lane);
+    finish(u);
+    finish(y);
+  }
+  /// y = x M^T.
+  __device__ static void times_lower(float (&y)[8][4], const float (&x)[8][4], std::uint32_t matrix, unsigned lane) {
+    const Scales by(x);
+    const Operands a = Operands::of(x, by);
+    clear(y);
+    group_begin();
+    start_lower(y, a, matrix, lane);
+    finish(y);
+    by.undo(y);
+  }
+  /// S = S * decay + w k^T, of 64 elements from 8 * First on.
+  template <unsigned First>
+  __device__ static void add_outer(float (&s)[tiles][4], const Operands& w, const Scales& by, float decay,
+                                   std::uint32_t here, unsigned lane) {
+    float y[8][4];
+    clear(y);
+    group_begin();
+    start_outer(y, w, here, First / 8, lane);
+    finish(y);
+    by.undo(y);
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k) a[k] = ScanA(w[2 * k], w[2 * k + 1], low.up, high.up);
+    for (unsigned n = 0; n < 8; ++n) {
 #pragma unroll
-    for (unsigned first = 0; first < tiles; first += 8) {
-      float y[8][4] = {};
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-#pragma unroll
-        for (unsigned n = 0; n < 4; ++n) {
-          std::uint32_t b_high[4];
-          std::uint32_t b_low[4];
-          ScanTile<DK>::load_b_turned(k_high, first / 2 + n, k, lane, b_high);
-          ScanTile<DK>::load_b_turned(k_high + tile, first / 2 + n, k, lane, b_low);
-          scan_multiply(y[2 * n], y[2 * n + 1], a[k], b_high, b_low);
-        }
-      }
-#pragma unroll
-      for (unsigned n = 0; n < 8; ++n) {
-        s[first + n][0] = fmaf(s[first + n][0], decay, y[n][0] * (low.down * scan_down));
-        s[first + n][1] = fmaf(s[first + n][1], decay, y[n][1] * (low.down * scan_down));
-        s[first + n][2] = fmaf(s[first + n][2], decay, y[n][2] * (high.down * scan_down));
-        s[first + n][3] = fmaf(s[first + n][3], decay, y[n][3] * (high.down * scan_down));
-      }
+      for (unsigned i = 0; i < 4; ++i) s[First + n][i] = fmaf(s[First + n][i], decay, y[n][i]);
     }
   }
 };

@@ -38,14 +38,15 @@ struct CudaChunkInputs {
   }
 };
 
-/// One block of four warps per chunk and value head.
+/// One block of eight warps per chunk and value head: four make k k^T and its inverse, four q k^T.
 ///
 /// k k^T and q k^T come from tensor cores in three terms. The decay between two tokens is e to the difference of two
 /// sums of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: the two
 /// diagonal blocks of 32 by substitution, a thread per column, and from them the block below.
 template <unsigned DK>
 struct CudaFactorsBody {
-  static constexpr unsigned block_threads = 128;
+  static constexpr unsigned block_threads = 256;
+  static constexpr unsigned least_blocks = 3;
   static constexpr unsigned pitch = 68;  ///< floats of a row of A and T: rows of float4, neighbours in other banks
 
   RecurView r;
@@ -61,7 +62,7 @@ struct CudaFactorsBody {
 
   /// Item: (chunk of the group, value head).
   __device__ void block(const Item& item) const {
-    extern __shared__ __align__(128) std::byte memory[];
+    extern __shared__ __align__(1024) std::byte memory[];
     constexpr unsigned tile = ScanTile<DK>::bytes;
     auto* const sums = reinterpret_cast<double*>(memory + area);
     auto* const beta = reinterpret_cast<float*>(sums + 64);
@@ -74,35 +75,39 @@ struct CudaFactorsBody {
     const std::uint32_t kh = in.heads.of(h);
     const std::uint32_t base = shared_address(memory);
     const std::uint32_t k_high = base, k_low = base + tile, q_high = base + 2 * tile, q_low = base + 3 * tile;
-    scan_bring<DK, block_threads>(k_high, k_low, in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide,
-                                  thread);
-    scan_bring<DK, block_threads>(q_high, q_low, in.a.q + first * in.a.q_stride + kh * DK, in.a.q_stride, n, in.wide,
-                                  thread);
-    if (warp == 0) add_up(sums, first, h, n, lane);
-    if (thread >= 64) {
-      const unsigned i = thread - 64;
-      beta[i] = i < n ? in.a.beta[(first + i) * r.n_v_heads + h] : 0.0F;
+    {
+      ScanRows<DK, block_threads> k;
+      ScanRows<DK, block_threads> q;
+      k.fetch(in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide, thread);
+      q.fetch(in.a.q + first * in.a.q_stride + kh * DK, in.a.q_stride, n, in.wide, thread);
+      if (warp == 0) add_up(sums, first, h, n, lane);
+      if (warp == 1 || warp == 2) {
+        const unsigned i = thread - 32;
+        beta[i] = i < n ? in.a.beta[(first + i) * r.n_v_heads + h] : 0.0F;
+      }
+      k.put(k_high, k_low, thread);
+      q.put(q_high, q_low, thread);
     }
     __syncthreads();
 
-    // Rows [16 warp, 16 warp + 16), columns up to the diagonal.
-    float kk[8][4] = {};
-    float qk[8][4] = {};
+    // Rows [16 part, 16 part + 16), columns up to the diagonal.
+    const unsigned part = warp % 4;
+    const bool keys = warp < 4;
+    const std::uint32_t left_high = keys ? k_high : q_high;
+    const std::uint32_t left_low = keys ? k_low : q_low;
+    float y[8][4] = {};
 #pragma unroll 2
     for (unsigned step = 0; step < DK / 16; ++step) {
-      ScanA k;
-      ScanA q;
-      ScanTile<DK>::load_a(k_high, k_low, warp, step, lane, k);
-      ScanTile<DK>::load_a(q_high, q_low, warp, step, lane, q);
+      ScanA left;
+      ScanTile<DK>::load_a(left_high, left_low, part, step, lane, left);
 #pragma unroll
       for (unsigned c = 0; c < 4; ++c) {
-        if (c > warp) continue;
+        if (c > part) continue;
         std::uint32_t high[4];
         std::uint32_t low[4];
         ScanTile<DK>::load_b(k_high, c, step, lane, high);
         ScanTile<DK>::load_b(k_low, c, step, lane, low);
-        scan_multiply(kk[2 * c], kk[2 * c + 1], k, high, low);
-        scan_multiply(qk[2 * c], qk[2 * c + 1], q, high, low);
+        scan_multiply(y[2 * c], y[2 * c + 1], left, high, low);
       }
     }
     __syncthreads();  // q and k are done with: A and T take their place
@@ -114,35 +119,49 @@ struct CudaFactorsBody {
     const bool live = r.fits();
 #pragma unroll
     for (unsigned c = 0; c < 8; ++c) {
-      if (c > 2 * warp + 1) continue;
+      if (keys && c > 2 * part + 1) continue;  // of A nothing else is read
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
-        const unsigned i = 16 * warp + 8 * half + lane / 4;
+        const unsigned i = 16 * part + 8 * half + lane / 4;
         const unsigned j = 8 * c + 2 * (lane % 4);
-        float p[2];
+        float z[2];
 #pragma unroll
         for (unsigned e = 0; e < 2; ++e) {
-          const float d = j + e <= i ? exp_f32(static_cast<float>(sums[i] - sums[j + e])) : 0.0F;
-          a[i * pitch + j + e] = j + e < i ? beta[i] * d * (kk[c][2 * half + e] * (scan_down * scan_down)) : 0.0F;
-          p[e] = d * (qk[c][2 * half + e] * scan_down);  // one scan_up stays
+          const double decay = sums[i] - sums[j + e];
+          z[e] = j + e <= i ? y[c][2 * half + e] * exp2_fast(static_cast<float>(decay) * log2_e) : 0.0F;
         }
-        if (live) put(out + 2 * CudaChunkFactors::tile, i, j, p[0], p[1]);
+        if (!keys) {
+          // One scan_up stays.
+          if (live) put(out + 2 * CudaChunkFactors::tile, i, j, z[0] * scan_down, z[1] * scan_down);
+          continue;
+        }
+        const float rate = beta[i] * (scan_down * scan_down);
+        a[i * pitch + j] = j < i ? rate * z[0] : 0.0F;
+        a[i * pitch + j + 1] = j + 1 < i ? rate * z[1] : 0.0F;
       }
     }
-    __syncthreads();
+    if (!keys) return;
+    meet();
     invert(a, t, x, thread);
     if (!live) return;
-    for (unsigned at = thread; at < 64 * 32; at += block_threads) {
+    for (unsigned at = thread; at < 64 * 32; at += 128) {
       const unsigned i = at / 32;
       const unsigned j = 2 * (at % 32);
       put(out, i, j, t[i * pitch + j] * beta[j] * scan_up, t[i * pitch + j + 1] * beta[j + 1] * scan_up);
     }
     auto* const decays = reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes);
     const unsigned i = thread % 64;
-    decays[thread] = exp_f32(static_cast<float>(thread < 64 ? sums[i] : sums[63] - sums[i]));
+    decays[thread] = exp2_fast(static_cast<float>(thread < 64 ? sums[i] : sums[63] - sums[i]) * log2_e);
   }
 
  private:
+  static constexpr float log2_e = 1.44269504F;
+
+  /// The four warps that are left wait for each other.
+  __device__ static void meet() {
+    asm volatile("bar.sync 1, 128;" : : : "memory");
+  }
+
   /// Log decays from the chunk's start to behind each token. The lowest e^x that is not 0 is far above the bound.
   __device__ void add_up(double* sums, std::size_t first, std::uint32_t h, unsigned n, unsigned lane) const {
     const auto log_decay = [&](unsigned i) {
@@ -168,7 +187,7 @@ struct CudaFactorsBody {
     *reinterpret_cast<std::uint32_t*>(to + CudaChunkFactors::tile + offset) = both.low;
   }
 
-  /// t = (I + a)^-1, a being below the diagonal. x: 32 rows of scratch. All blocks of 128 threads take part.
+  /// t = (I + a)^-1, a being below the diagonal. x: 32 rows of scratch. All four warps take part.
   __device__ static void invert(const float* a, float* t, float* x, unsigned thread) {
     const unsigned column = thread % 32;
     if (thread < 64) {
@@ -192,12 +211,12 @@ struct CudaFactorsBody {
     } else {
       for (unsigned i = (thread - 64) / 32; i < 32; i += 2) t[i * pitch + 32 + column] = 0.0F;
     }
-    __syncthreads();
+    meet();
     const unsigned row = thread / 32 * 8;
     times(a + (32 + row) * pitch, t + column, x + row * pitch + column, 1.0F);
-    __syncthreads();
+    meet();
     times(t + (32 + row) * pitch + 32, x + column, t + (32 + row) * pitch + column, -1.0F);
-    __syncthreads();
+    meet();
   }
   /// Eight rows of a product of blocks of 32: of `left` the thread's rows, of `right` its column.
   __device__ static void times(const float* left, const float* right, float* to, float sign) {

@@ -75,14 +75,41 @@ __device__ inline void scan_multiply(float (&d)[4], float (&e)[4], const ScanA& 
   mma_16x8x16<false>(e, a.high, high[2], high[3]);
 }
 
-/// A matrix of halves in shared memory, rows of Columns elements in pieces of 16 bytes: piece c of row r is where piece
-/// c ^ (r % 8) would be, so that eight rows of a column of pieces are in different banks.
+/// D[64][64] += A * B by the four warps of a group, A in registers as for mma_16x8x16, B in shared memory as a
+/// ScanTile: its rows are B's columns, or if `Turned` B's rows. For sm_90a; asynchronous, see group_begin.
+template <bool Turned>
+__device__ inline void scan_group([[maybe_unused]] float (&d)[8][4], [[maybe_unused]] const std::uint32_t (&a)[4],
+                                  [[maybe_unused]] std::uint32_t tile) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  // 128-byte swizzle, 1,024 bytes from eight rows to the next.
+  const std::uint64_t b = (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (tile >> 4 & 0x3fffU);
+#define MEMRA_DETAIL_D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+      "%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+      : MEMRA_DETAIL_D4(0), MEMRA_DETAIL_D4(1), MEMRA_DETAIL_D4(2), MEMRA_DETAIL_D4(3), MEMRA_DETAIL_D4(4),
+        MEMRA_DETAIL_D4(5), MEMRA_DETAIL_D4(6), MEMRA_DETAIL_D4(7)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Turned ? 1 : 0));
+#undef MEMRA_DETAIL_D4
+#endif
+}
+
+/// Matrices of 64 rows of halves in shared memory, 64 columns after another: rows of 128 bytes in pieces of 16, piece c
+/// of row r being where piece c ^ (r % 8) would be, so that eight rows of a column of pieces are in different banks. It
+/// is the 128-byte swizzle of group products; to start at a multiple of 1,024 bytes.
 template <unsigned Columns>
 struct ScanTile {
-  static constexpr unsigned row_bytes = 2 * Columns;
-  static constexpr unsigned bytes = 64 * row_bytes;
+  static constexpr unsigned square = 64 * 128;  ///< bytes of 64 columns
+  static constexpr unsigned bytes = Columns / 64 * square;
 
-  __device__ static unsigned at(unsigned row, unsigned piece) { return row * row_bytes + ((piece ^ (row % 8)) << 4); }
+  __device__ static unsigned at(unsigned row, unsigned piece) {
+    return piece / 8 * square + row * 128 + ((piece % 8 ^ (row % 8)) << 4);
+  }
+  /// Where B of a group product starts: columns [16 k, 16 k + 16) of the matrix; and the transpose's rows
+  /// [16 k, 16 k + 16) of columns [64 n, 64 n + 64).
+  __device__ static unsigned group_b(unsigned k) { return k / 4 * square + k % 4 * 32; }
+  __device__ static unsigned group_b_turned(unsigned n, unsigned k) { return n * square + k * 16 * 128; }
 
   /// B for columns [16 n, 16 n + 16) of D and rows [16 k, 16 k + 16): those rows of the matrix are B's columns.
   __device__ static void load_b(std::uint32_t tile, unsigned n, unsigned k, unsigned lane, std::uint32_t (&r)[4]) {
@@ -102,27 +129,27 @@ struct ScanTile {
   }
 };
 
-/// Brings rows of a chunk from f32 in memory to shared memory as halves; rows beyond `rows` are zeros.
+/// Some of a chunk's rows on their way from memory, f32, to shared memory, as halves. Rows beyond `rows` are zeros.
 template <unsigned DK, unsigned Threads>
-__device__ inline void scan_bring(std::uint32_t high, std::uint32_t low, const float* from, std::size_t stride,
-                                  unsigned rows, bool wide, unsigned thread) {
-  constexpr unsigned per_row = DK / 4;
-  constexpr unsigned rounds = 64 * per_row / Threads;
-  constexpr unsigned together = rounds < 8 ? rounds : 8;
-  static_assert(rounds % together == 0);
-  for (unsigned first = 0; first < rounds; first += together) {
-    float4 x[together];
+struct ScanRows {
+  static constexpr unsigned per_row = DK / 4;
+  static constexpr unsigned each = 64 * per_row / Threads;
+  float4 x[each];
+
+  __device__ void fetch(const float* from, std::size_t stride, unsigned rows, bool wide, unsigned thread) {
 #pragma unroll
-    for (unsigned i = 0; i < together; ++i) {
-      const unsigned at = (first + i) * Threads + thread;
+    for (unsigned i = 0; i < each; ++i) {
+      const unsigned at = i * Threads + thread;
       const float* const p = from + at / per_row * stride + at % per_row * 4;
       x[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
       if (at / per_row >= rows) continue;
-      x[i] = wide ? *reinterpret_cast<const float4*>(p) : make_float4(p[0], p[1], p[2], p[3]);
+      x[i] = wide ? __ldg(reinterpret_cast<const float4*>(p)) : make_float4(p[0], p[1], p[2], p[3]);
     }
+  }
+  __device__ void put(std::uint32_t high, std::uint32_t low, unsigned thread) const {
 #pragma unroll
-    for (unsigned i = 0; i < together; ++i) {
-      const unsigned at = (first + i) * Threads + thread;
+    for (unsigned i = 0; i < each; ++i) {
+      const unsigned at = i * Threads + thread;
       const unsigned offset = ScanTile<DK>::at(at / per_row, at % per_row / 2) + at % 2 * 8;
       const ScanHalves a(x[i].x * scan_up, x[i].y * scan_up);
       const ScanHalves b(x[i].z * scan_up, x[i].w * scan_up);
@@ -130,6 +157,6 @@ __device__ inline void scan_bring(std::uint32_t high, std::uint32_t low, const f
       asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(low + offset), "r"(a.low), "r"(b.low) : "memory");
     }
   }
-}
+};
 
 }  // namespace memra::detail
