@@ -54,6 +54,7 @@ struct CudaChunksBody {
     const unsigned warp = threadIdx.x / 32;
     w.column = static_cast<std::uint32_t>(item.x) * block_columns + warp % 4 * 16 + w.lane / 4;
     const bool brings = warp >= 4;
+    const auto block_index = static_cast<std::uint32_t>(item.x);
     w.there = w.column < r.d_v;  // all lanes of a warp alike: d_v is a multiple of 16
     const std::uint32_t base = shared_address(memory);
     float s[tiles][4] = {};
@@ -67,16 +68,16 @@ struct CudaChunksBody {
         s[n][3] = state[8 * DK + 8 * n + 1];
       }
     }
-    if (brings) bring(base, 0, w.h);
+    if (brings) bring(base, 0, w.h, block_index);
     __syncthreads();
     for (unsigned chunk = 0; chunk < group_of.count; ++chunk) {
       const std::uint32_t here = base + chunk % Stages * stage_bytes;
       if (brings && Stages > 1 && chunk + 1 < group_of.count)
-        bring(base + (chunk + 1) % Stages * stage_bytes, chunk + 1, w.h);
+        bring(base + (chunk + 1) % Stages * stage_bytes, chunk + 1, w.h, block_index);
       if (!brings) go_through(w, s, here, memory + chunk % Stages * stage_bytes, chunk);
       __syncthreads();
       if (Stages == 1) {
-        if (brings && chunk + 1 < group_of.count) bring(base, chunk + 1, w.h);
+        if (brings && chunk + 1 < group_of.count) bring(base, chunk + 1, w.h, block_index);
         __syncthreads();
       }
     }
@@ -96,7 +97,7 @@ struct CudaChunksBody {
     bool there;
   };
 
-  __device__ void bring(std::uint32_t to, unsigned chunk, std::uint32_t h) const {
+  __device__ void bring(std::uint32_t to, unsigned chunk, std::uint32_t h, std::uint32_t block) const {
     const unsigned thread = threadIdx.x - 128;
     const std::byte* const from = CudaChunkFactors::of(factors, chunk, h, r.n_v_heads);
     for (unsigned i = thread * 16; i < CudaChunkFactors::bytes; i += 128 * 16) {
@@ -106,6 +107,12 @@ struct CudaChunksBody {
     const std::size_t first = (group_of.first + chunk) * scan_chunk;
     const auto n = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
     const std::uint32_t kh = in.heads.of(h);
+    // v is read by who works: a row's 64 columns are two lines.
+    const std::size_t column = std::size_t{block} * block_columns + thread % 2 * 32;
+    if (thread / 2 < n && column < r.d_v) {
+      asm volatile(
+          "prefetch.global.L2 [%0];" ::"l"(in.a.v + (first + thread / 2) * in.a.v_stride + h * r.d_v + column));
+    }
     ScanRows<DK, 128> k;
     ScanRows<DK, 128> q;
     k.fetch(in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide, thread);
@@ -138,10 +145,14 @@ struct CudaChunksBody {
     template <unsigned N>
     __device__ explicit Scales(const float (&x)[N][4]) {
       scales(x, low, high);
+      low.down *= scan_down;
+      high.down *= scan_down;
     }
-    __device__ void undo(float (&y)[8][4]) const {
-      const float l = low.down * scan_down;
-      const float h = high.down * scan_down;
+    __device__ void apply(float (&y)[8][4]) const { times(y, low.up, high.up); }
+    __device__ void undo(float (&y)[8][4]) const { times(y, low.down, high.down); }
+
+   private:
+    __device__ static void times(float (&y)[8][4], float l, float h) {
 #pragma unroll
       for (unsigned n = 0; n < 8; ++n) {
         y[n][0] *= l;
@@ -155,11 +166,18 @@ struct CudaChunksBody {
   struct Operands {
     ScanA a[4];
 
-    template <unsigned First = 0, unsigned N>
-    __device__ static Operands of(const float (&x)[N][4], const Scales& by) {
+    template <unsigned First, unsigned N>
+    __device__ static Operands scaled(const float (&x)[N][4], const Scales& by) {
       Operands o;
 #pragma unroll
       for (unsigned k = 0; k < 4; ++k) o.a[k] = ScanA(x[First + 2 * k], x[First + 2 * k + 1], by.low.up, by.high.up);
+      return o;
+    }
+    /// Of numbers that have been scaled.
+    __device__ static Operands of(const float (&x)[8][4]) {
+      Operands o;
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) o.a[k] = ScanA(x[2 * k], x[2 * k + 1], 1.0F, 1.0F);
       return o;
     }
   };
@@ -236,9 +254,10 @@ struct CudaChunksBody {
     for (unsigned n = 0; n < 8; ++n) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0F;
     hold(y);
   }
-  /// Waits for all products started.
+  /// Waits until at most `Pending` batches of products are not done, y's not being among them.
+  template <unsigned Pending>
   __device__ static void finish(float (&y)[8][4]) {
-    group_wait();
+    scan_group_wait<Pending>();
     hold(y);
   }
   /// Nothing before this may come after it, or the other way round: the compiler does not know that a product started
@@ -253,23 +272,37 @@ struct CudaChunksBody {
 
   __device__ void go_through(const Warp& w, float (&s)[tiles][4], std::uint32_t here, const std::byte* memory,
                              unsigned chunk) const {
-    const unsigned lane = w.lane;
+    const auto n = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
     const std::size_t first = (group_of.first + chunk) * scan_chunk;
-    const auto n_tokens = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
-    const auto* const e = reinterpret_cast<const float*>(memory + 4 * tile + CudaChunkFactors::matrix_bytes);
+    if (n == scan_chunk) {
+      tokens<true>(w, s, here, memory, first, n);
+    } else {
+      tokens<false>(w, s, here, memory, first, n);
+    }
+  }
+
+  /// What is started goes on while the numbers for the next products are made: every wait names what it is for.
+  template <bool Whole>
+  __device__ void tokens(const Warp& w, float (&s)[tiles][4], std::uint32_t here, const std::byte* memory,
+                         std::size_t first, unsigned n_tokens) const {
+    const unsigned lane = w.lane;
+    const unsigned mine = 2 * (lane % 4);  // of the chunk's tokens this lane has 8 n + mine and the next
+    const auto* const e = reinterpret_cast<const float*>(memory + 4 * tile + CudaChunkFactors::matrix_bytes) + mine;
     const float* const f = e + 64;
     // v, early: it is needed after the first products.
     float x[8][4];
-    const float* const v = in.a.v + first * in.a.v_stride + std::size_t{w.h} * r.d_v + w.column;
+    const float* v = in.a.v + (first + mine) * in.a.v_stride + std::size_t{w.h} * r.d_v + w.column;
+    const std::size_t v_step = 8 * in.a.v_stride;
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
 #pragma unroll
       for (unsigned i = 0; i < 2; ++i) {
-        const unsigned t = 8 * n + 2 * (lane % 4) + i;
-        const bool there = w.there && t < n_tokens;
-        x[n][i] = there ? v[t * in.a.v_stride] : 0.0F;
-        x[n][i + 2] = there ? v[t * in.a.v_stride + 8] : 0.0F;
+        const bool there = w.there && (Whole || 8 * n + mine + i < n_tokens);
+        const float* const at = i == 0 ? v : v + in.a.v_stride;
+        x[n][i] = there ? at[0] : 0.0F;
+        x[n][i + 2] = there ? at[8] : 0.0F;
       }
+      v += v_step;
     }
 
     float u[8][4];
@@ -279,76 +312,97 @@ struct CudaChunksBody {
     const Scales by(s);
     read<0>(u, y, s, by, here, lane);
     if constexpr (DK == 128) read<8>(u, y, s, by, here, lane);
-    by.undo(u);  // S k
-    by.undo(y);  // S q
+    finish<1>(u);  // S k; S q goes on
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
-      const float2 decay = *reinterpret_cast<const float2*>(e + 8 * n + 2 * (lane % 4));
-#pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        x[n][i] -= (i % 2 == 0 ? decay.x : decay.y) * u[n][i];
-        y[n][i] *= i % 2 == 0 ? decay.x : decay.y;
-      }
+      const float2 decay = *reinterpret_cast<const float2*>(e + 8 * n);
+      x[n][0] -= decay.x * by.low.down * u[n][0];
+      x[n][1] -= decay.y * by.low.down * u[n][1];
+      x[n][2] -= decay.x * by.high.down * u[n][2];
+      x[n][3] -= decay.y * by.high.down * u[n][3];
     }
-    times_lower(u, x, here + 4 * tile, lane);                               // u = T x
-    times_lower(x, u, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);  // P u
-    float* const out = in.a.out + (first * r.n_v_heads + w.h) * r.d_v + w.column;
-#pragma unroll
-    for (unsigned n = 0; n < 8; ++n) {
-      const float2 decay = *reinterpret_cast<const float2*>(f + 8 * n + 2 * (lane % 4));
-#pragma unroll
-      for (unsigned i = 0; i < 2; ++i) {
-        const unsigned t = 8 * n + 2 * (lane % 4) + i;
-        float* const at = out + std::size_t{t} * r.n_v_heads * r.d_v;
-        u[n][i] *= i == 0 ? decay.x : decay.y;
-        u[n][i + 2] *= i == 0 ? decay.x : decay.y;
-        if (!w.there || t >= n_tokens) continue;
-        at[0] = (y[n][i] + x[n][i]) * inv;
-        at[8] = (y[n][i + 2] + x[n][i + 2]) * inv;
-      }
+    {
+      const Scales of(x);
+      const Operands a = Operands::template scaled<0>(x, of);
+      clear(u);
+      group_begin();
+      start_lower(u, a, here + 4 * tile, lane);
+      finish<0>(u);  // T x, which is u
+      hold(y);
+      of.undo(u);
     }
     const Scales of(u);
-    const Operands b = Operands::of(u, of);
-    add_outer<0>(s, b, of, e[63], here, lane);
-    if constexpr (DK == 128) add_outer<8>(s, b, of, e[63], here, lane);
+    of.apply(u);
+    const Operands a = Operands::of(u);
+    clear(x);
+    group_begin();
+    start_lower(x, a, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);
+    // The decays to the chunk's end are at most 1: the same scale will do.
+#pragma unroll
+    for (unsigned n = 0; n < 8; ++n) {
+      const float2 decay = *reinterpret_cast<const float2*>(f + 8 * n);
+      u[n][0] *= decay.x;
+      u[n][1] *= decay.y;
+      u[n][2] *= decay.x;
+      u[n][3] *= decay.y;
+    }
+    const Operands b = Operands::of(u);
+    const float decay = e[63 - mine];
+    clear(u);
+    group_begin();
+    start_outer(u, b, here, 0, lane);
+    finish<1>(x);  // P u
+    float* out = in.a.out + ((first + mine) * r.n_v_heads + w.h) * r.d_v + w.column;
+    const std::size_t step = r.n_v_heads * r.d_v;
+#pragma unroll
+    for (unsigned n = 0; n < 8; ++n) {
+      const float2 d = *reinterpret_cast<const float2*>(e + 8 * n);
+#pragma unroll
+      for (unsigned i = 0; i < 2; ++i) {
+        float* const at = i == 0 ? out : out + step;
+        const float before = i == 0 ? d.x : d.y;
+        const float low = (before * by.low.down * y[n][i] + of.low.down * x[n][i]) * inv;
+        const float high = (before * by.high.down * y[n][i + 2] + of.high.down * x[n][i + 2]) * inv;
+        if (w.there && (Whole || 8 * n + mine + i < n_tokens)) {
+          at[0] = low;
+          at[8] = high;
+        }
+      }
+      out += 8 * step;
+    }
+    if constexpr (DK == 128) {
+      clear(y);
+      group_begin();
+      start_outer(y, b, here, 1, lane);
+      finish<1>(u);
+      move_on<0>(s, u, of, decay);
+      finish<0>(y);
+      move_on<8>(s, y, of, decay);
+    } else {
+      finish<0>(u);
+      move_on<0>(s, u, of, decay);
+    }
   }
 
-  /// u += S k and y += S q, scaled, of 64 elements from 8 * First on.
+  /// Starts u += S k, and then y += S q, scaled, of 64 elements from 8 * First on.
   template <unsigned First>
   __device__ static void read(float (&u)[8][4], float (&y)[8][4], const float (&s)[tiles][4], const Scales& by,
                               std::uint32_t here, unsigned lane) {
-    const Operands a = Operands::template of<First>(s, by);
+    const Operands a = Operands::template scaled<First>(s, by);
     const std::uint32_t at = here + First / 8 * ScanTile<64>::square;
     group_begin();
     start(u, a, at, at + tile, lane);
     start(y, a, at + 2 * tile, at + 3 * tile, lane);
-    finish(u);
-    finish(y);
   }
-  /// y = x M^T.
-  __device__ static void times_lower(float (&y)[8][4], const float (&x)[8][4], std::uint32_t matrix, unsigned lane) {
-    const Scales by(x);
-    const Operands a = Operands::of(x, by);
-    clear(y);
-    group_begin();
-    start_lower(y, a, matrix, lane);
-    finish(y);
-    by.undo(y);
-  }
-  /// S = S * decay + w k^T, of 64 elements from 8 * First on.
+  /// S = S * decay + y, of 64 elements from 8 * First on.
   template <unsigned First>
-  __device__ static void add_outer(float (&s)[tiles][4], const Operands& w, const Scales& by, float decay,
-                                   std::uint32_t here, unsigned lane) {
-    float y[8][4];
-    clear(y);
-    group_begin();
-    start_outer(y, w, here, First / 8, lane);
-    finish(y);
-    by.undo(y);
+  __device__ static void move_on(float (&s)[tiles][4], const float (&y)[8][4], const Scales& by, float decay) {
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
-#pragma unroll
-      for (unsigned i = 0; i < 4; ++i) s[First + n][i] = fmaf(s[First + n][i], decay, y[n][i]);
+      s[First + n][0] = fmaf(s[First + n][0], decay, y[n][0] * by.low.down);
+      s[First + n][1] = fmaf(s[First + n][1], decay, y[n][1] * by.low.down);
+      s[First + n][2] = fmaf(s[First + n][2], decay, y[n][2] * by.high.down);
+      s[First + n][3] = fmaf(s[First + n][3], decay, y[n][3] * by.high.down);
     }
   }
 };

@@ -38,53 +38,49 @@ struct CudaChunkInputs {
   }
 };
 
-/// One block of eight warps per chunk and value head: four make k k^T and its inverse, four q k^T.
+/// One block of eight warps per chunk and key head, for all value heads that read it: four make k k^T, four q k^T.
 ///
-/// k k^T and q k^T come from tensor cores in three terms. The decay between two tokens is e to the difference of two
-/// sums of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: the two
-/// diagonal blocks of 32 by substitution, a thread per column, and from them the block below.
+/// The products come from tensor cores in three terms. The decay between two tokens is e to the difference of two sums
+/// of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: the two diagonal
+/// blocks of 32 by substitution, a thread per column, and from them the block below.
 template <unsigned DK>
 struct CudaFactorsBody {
   static constexpr unsigned block_threads = 256;
-  static constexpr unsigned least_blocks = 3;
-  static constexpr unsigned pitch = 68;  ///< floats of a row of A and T: rows of float4, neighbours in other banks
+  static constexpr unsigned least_blocks = 2;
+  static constexpr unsigned together = 3;  ///< value heads at a time
+  static constexpr unsigned pitch = 68;    ///< floats of a row of A: rows of float4, neighbours in other banks
 
   RecurView r;
   CudaChunkInputs in;
   ChunkGroup group;
   float* factors;
 
-  /// Halves of q and k, later A, T and what is between: whichever is more.
-  static constexpr unsigned area = 4 * ScanTile<DK>::bytes > 160 * pitch * sizeof(float) ? 4 * ScanTile<DK>::bytes
-                                                                                         : 160 * pitch * sizeof(float);
+  /// Per value head A, which T replaces, and a block of 32 rows between.
+  static constexpr unsigned head_bytes = (64 + 32) * pitch * sizeof(float);
+  /// Halves of q and k, later what is made of them: whichever is more.
+  static constexpr unsigned area =
+      4 * ScanTile<DK>::bytes > together* head_bytes ? 4 * ScanTile<DK>::bytes : together* head_bytes;
 
-  static std::size_t shared_bytes() noexcept { return area + 64 * (sizeof(double) + sizeof(float)); }
+  static std::size_t shared_bytes() noexcept { return area + together * 64 * (sizeof(double) + sizeof(float)); }
 
-  /// Item: (chunk of the group, value head).
+  /// Item: (chunk of the group, value head). Of the heads that read a key head the first does the work.
   __device__ void block(const Item& item) const {
     extern __shared__ __align__(1024) std::byte memory[];
+    auto h = static_cast<std::uint32_t>(item.y);
+    if (!in.heads.reads_first(h) || !r.fits()) return;
     constexpr unsigned tile = ScanTile<DK>::bytes;
-    auto* const sums = reinterpret_cast<double*>(memory + area);
-    auto* const beta = reinterpret_cast<float*>(sums + 64);
     const unsigned thread = threadIdx.x;
     const unsigned lane = thread % 32;
     const unsigned warp = thread / 32;
-    const auto h = static_cast<std::uint32_t>(item.y);
-    const std::size_t first = (group.first + item.x) * scan_chunk;
-    const auto n = static_cast<unsigned>(group.tokens(item.x, r.rows));
+    const Chunk chunk{(group.first + item.x) * scan_chunk, static_cast<unsigned>(group.tokens(item.x, r.rows)), item.x};
     const std::uint32_t kh = in.heads.of(h);
     const std::uint32_t base = shared_address(memory);
     const std::uint32_t k_high = base, k_low = base + tile, q_high = base + 2 * tile, q_low = base + 3 * tile;
     {
       ScanRows<DK, block_threads> k;
       ScanRows<DK, block_threads> q;
-      k.fetch(in.a.k + first * in.a.k_stride + kh * DK, in.a.k_stride, n, in.wide, thread);
-      q.fetch(in.a.q + first * in.a.q_stride + kh * DK, in.a.q_stride, n, in.wide, thread);
-      if (warp == 0) add_up(sums, first, h, n, lane);
-      if (warp == 1 || warp == 2) {
-        const unsigned i = thread - 32;
-        beta[i] = i < n ? in.a.beta[(first + i) * r.n_v_heads + h] : 0.0F;
-      }
+      k.fetch(in.a.k + chunk.first * in.a.k_stride + kh * DK, in.a.k_stride, chunk.n, in.wide, thread);
+      q.fetch(in.a.q + chunk.first * in.a.q_stride + kh * DK, in.a.q_stride, chunk.n, in.wide, thread);
       k.put(k_high, k_low, thread);
       q.put(q_high, q_low, thread);
     }
@@ -110,62 +106,108 @@ struct CudaFactorsBody {
         scan_multiply(y[2 * c], y[2 * c + 1], left, high, low);
       }
     }
-    __syncthreads();  // q and k are done with: A and T take their place
 
-    auto* const a = reinterpret_cast<float*>(memory);
-    float* const t = a + 64 * pitch;
-    float* const x = t + 64 * pitch;
-    std::byte* const out = CudaChunkFactors::of(factors, item.x, h, r.n_v_heads);
-    const bool live = r.fits();
-#pragma unroll
-    for (unsigned c = 0; c < 8; ++c) {
-      if (keys && c > 2 * part + 1) continue;  // of A nothing else is read
-#pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        const unsigned i = 16 * part + 8 * half + lane / 4;
-        const unsigned j = 8 * c + 2 * (lane % 4);
-        float z[2];
-#pragma unroll
-        for (unsigned e = 0; e < 2; ++e) {
-          const double decay = sums[i] - sums[j + e];
-          z[e] = j + e <= i ? y[c][2 * half + e] * exp2_fast(static_cast<float>(decay) * log2_e) : 0.0F;
-        }
-        if (!keys) {
-          // One scan_up stays.
-          if (live) put(out + 2 * CudaChunkFactors::tile, i, j, z[0] * scan_down, z[1] * scan_down);
-          continue;
-        }
-        const float rate = beta[i] * (scan_down * scan_down);
-        a[i * pitch + j] = j < i ? rate * z[0] : 0.0F;
-        a[i * pitch + j + 1] = j + 1 < i ? rate * z[1] : 0.0F;
-      }
+    const std::uint32_t to_next = in.heads.grouped ? 1 : in.heads.all_k;
+    while (h < r.n_v_heads && in.heads.of(h) == kh) {
+      unsigned count = 1;
+      while (count < together && h + count * to_next < r.n_v_heads && in.heads.of(h + count * to_next) == kh) ++count;
+      some_heads(memory, chunk, h, to_next, count, y);
+      h += count * to_next;
     }
-    if (!keys) return;
-    meet();
-    invert(a, t, x, thread);
-    if (!live) return;
-    for (unsigned at = thread; at < 64 * 32; at += 128) {
-      const unsigned i = at / 32;
-      const unsigned j = 2 * (at % 32);
-      put(out, i, j, t[i * pitch + j] * beta[j] * scan_up, t[i * pitch + j + 1] * beta[j + 1] * scan_up);
-    }
-    auto* const decays = reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes);
-    const unsigned i = thread % 64;
-    decays[thread] = exp2_fast(static_cast<float>(thread < 64 ? sums[i] : sums[63] - sums[i]) * log2_e);
   }
 
  private:
   static constexpr float log2_e = 1.44269504F;
+  struct Chunk {
+    std::size_t first;
+    unsigned n;
+    std::size_t index;
+  };
 
-  /// The four warps that are left wait for each other.
-  __device__ static void meet() {
-    asm volatile("bar.sync 1, 128;" : : : "memory");
+  /// Value heads h, h + to_next, ...: `count` of them.
+  __device__ void some_heads(std::byte* memory, const Chunk& chunk, std::uint32_t h, std::uint32_t to_next,
+                             unsigned count, const float (&y)[8][4]) const {
+    auto* const all_sums = reinterpret_cast<double*>(memory + area);
+    auto* const rates = reinterpret_cast<float*>(all_sums + together * 64);
+    auto* const a = reinterpret_cast<float*>(memory);
+    constexpr unsigned head = head_bytes / sizeof(float);
+    const unsigned thread = threadIdx.x;
+    const unsigned lane = thread % 32;
+    const unsigned warp = thread / 32;
+    __syncthreads();  // q, k or the heads before are done with
+    if (warp < count) add_up(all_sums + 64 * warp, chunk, h + warp * to_next, lane);
+    if (thread < 64 * count) {
+      const unsigned i = thread % 64;
+      rates[thread] = i < chunk.n ? in.a.beta[(chunk.first + i) * r.n_v_heads + h + thread / 64 * to_next] : 0.0F;
+    }
+    __syncthreads();
+
+    const unsigned part = warp % 4;
+    const bool keys = warp < 4;
+    for (unsigned m = 0; m < count; ++m) {
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
+      const double* const sums = all_sums + 64 * m;
+#pragma unroll
+      for (unsigned c = 0; c < 8; ++c) {
+        if (keys && c > 2 * part + 1) continue;  // of A nothing else is read
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+          const unsigned i = 16 * part + 8 * half + lane / 4;
+          const unsigned j = 8 * c + 2 * (lane % 4);
+          float z[2];
+#pragma unroll
+          for (unsigned e = 0; e < 2; ++e) {
+            const double decay = sums[i] - sums[j + e];
+            z[e] = j + e <= i ? y[c][2 * half + e] * exp2_fast(static_cast<float>(decay) * log2_e) : 0.0F;
+          }
+          if (!keys) {
+            put(out + 2 * CudaChunkFactors::tile, i, j, z[0] * scan_down, z[1] * scan_down);  // one scan_up stays
+            continue;
+          }
+          const float rate = rates[64 * m + i] * (scan_down * scan_down);
+          float* const to = a + m * head + i * pitch + j;
+          to[0] = j < i ? rate * z[0] : 0.0F;
+          to[1] = j + 1 < i ? rate * z[1] : 0.0F;
+        }
+      }
+    }
+    __syncthreads();
+    if (warp < 2 * count) substitute(a + warp / 2 * head + warp % 2 * (32 * pitch + 32), lane);
+    __syncthreads();
+    for (unsigned task = warp; task < 4 * count; task += 8) {
+      float* const t = a + task / 4 * head;
+      const unsigned row = task % 4 * 8;
+      times(t + (32 + row) * pitch, t + lane, t + (64 + row) * pitch + lane, 1.0F);
+    }
+    __syncthreads();
+    for (unsigned task = warp; task < 4 * count; task += 8) {
+      float* const t = a + task / 4 * head;
+      const unsigned row = task % 4 * 8;
+      times(t + (32 + row) * pitch + 32, t + 64 * pitch + lane, t + (32 + row) * pitch + lane, -1.0F);
+    }
+    __syncthreads();
+    for (unsigned m = 0; m < count; ++m) {
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
+      const float* const t = a + m * head;
+      const float* const rate = rates + 64 * m;
+      const double* const sums = all_sums + 64 * m;
+      for (unsigned at = thread; at < 64 * 32; at += block_threads) {
+        const unsigned i = at / 32;
+        const unsigned j = 2 * (at % 32);
+        put(out, i, j, j > i ? 0.0F : t[i * pitch + j] * rate[j] * scan_up,
+            j + 1 > i ? 0.0F : t[i * pitch + j + 1] * rate[j + 1] * scan_up);
+      }
+      if (thread >= 128) continue;
+      const double sum = thread < 64 ? sums[thread] : sums[63] - sums[thread - 64];
+      reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes)[thread] =
+          exp2_fast(static_cast<float>(sum) * log2_e);
+    }
   }
 
   /// Log decays from the chunk's start to behind each token. The lowest e^x that is not 0 is far above the bound.
-  __device__ void add_up(double* sums, std::size_t first, std::uint32_t h, unsigned n, unsigned lane) const {
+  __device__ void add_up(double* sums, const Chunk& chunk, std::uint32_t h, unsigned lane) const {
     const auto log_decay = [&](unsigned i) {
-      const float g = i < n ? in.a.g[(first + i) * r.n_v_heads + h] : 0.0F;
+      const float g = i < chunk.n ? in.a.g[(chunk.first + i) * r.n_v_heads + h] : 0.0F;
       return static_cast<double>(g < -1e4F ? -1e4F : g);
     };
     const double even = log_decay(2 * lane);
@@ -187,40 +229,30 @@ struct CudaFactorsBody {
     *reinterpret_cast<std::uint32_t*>(to + CudaChunkFactors::tile + offset) = both.low;
   }
 
-  /// t = (I + a)^-1, a being below the diagonal. x: 32 rows of scratch. All four warps take part.
-  __device__ static void invert(const float* a, float* t, float* x, unsigned thread) {
-    const unsigned column = thread % 32;
-    if (thread < 64) {
-      const unsigned corner = thread / 32 * 32;
-      const float* const block = a + corner * pitch + corner;
-      float y[32];
+  /// A block of 32 by 32 below the diagonal, a, becomes (I + a)^-1. By one warp, a lane per column.
+  __device__ static void substitute(float* a, unsigned column) {
+    float y[32];
 #pragma unroll
-      for (unsigned i = 0; i < 32; ++i) {
-        float sum[4] = {};
+    for (unsigned i = 0; i < 32; ++i) {
+      float sum[4] = {};
 #pragma unroll
-        for (unsigned m = 0; m < i; m += 4) {
-          const float4 row = *reinterpret_cast<const float4*>(block + i * pitch + m);
-          sum[0] = fmaf(row.x, y[m], sum[0]);
-          if (m + 1 < i) sum[1] = fmaf(row.y, y[m + 1], sum[1]);
-          if (m + 2 < i) sum[2] = fmaf(row.z, y[m + 2], sum[2]);
-          if (m + 3 < i) sum[3] = fmaf(row.w, y[m + 3], sum[3]);
-        }
-        y[i] = (i == column ? 1.0F : 0.0F) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        t[(corner + i) * pitch + corner + column] = y[i];
+      for (unsigned m = 0; m < i; m += 4) {
+        const float4 row = *reinterpret_cast<const float4*>(a + i * pitch + m);
+        sum[0] = fmaf(row.x, y[m], sum[0]);
+        if (m + 1 < i) sum[1] = fmaf(row.y, y[m + 1], sum[1]);
+        if (m + 2 < i) sum[2] = fmaf(row.z, y[m + 2], sum[2]);
+        if (m + 3 < i) sum[3] = fmaf(row.w, y[m + 3], sum[3]);
       }
-    } else {
-      for (unsigned i = (thread - 64) / 32; i < 32; i += 2) t[i * pitch + 32 + column] = 0.0F;
+      y[i] = (i == column ? 1.0F : 0.0F) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
-    meet();
-    const unsigned row = thread / 32 * 8;
-    times(a + (32 + row) * pitch, t + column, x + row * pitch + column, 1.0F);
-    meet();
-    times(t + (32 + row) * pitch + 32, x + column, t + (32 + row) * pitch + column, -1.0F);
-    meet();
+    __syncwarp();
+#pragma unroll
+    for (unsigned i = 0; i < 32; ++i) a[i * pitch + column] = y[i];
   }
-  /// Eight rows of a product of blocks of 32: of `left` the thread's rows, of `right` its column.
+  /// Eight rows of a product of blocks of 32: of `left` those rows, of `right` the lane's column.
   __device__ static void times(const float* left, const float* right, float* to, float sign) {
     float sum[8] = {};
+#pragma unroll 2
     for (unsigned m = 0; m < 32; m += 4) {
       float y[4];
 #pragma unroll

@@ -95,6 +95,14 @@ __device__ inline void scan_group([[maybe_unused]] float (&d)[8][4], [[maybe_unu
 #endif
 }
 
+/// Waits until at most `Pending` of the newest batches of group products are not done.
+template <unsigned Pending>
+__device__ inline void scan_group_wait() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(Pending) : "memory");
+#endif
+}
+
 /// Matrices of 64 rows of halves in shared memory, 64 columns after another: rows of 128 bytes in pieces of 16, piece c
 /// of row r being where piece c ^ (r % 8) would be, so that eight rows of a column of pieces are in different banks. It
 /// is the 128-byte swizzle of group products; to start at a multiple of 1,024 bytes.
