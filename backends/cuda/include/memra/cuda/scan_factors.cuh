@@ -41,8 +41,9 @@ struct CudaChunkInputs {
 /// One block of eight warps per chunk and key head, for all value heads that read it: four make k k^T, four q k^T.
 ///
 /// The products come from tensor cores in three terms. The decay between two tokens is e to the difference of two sums
-/// of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: the two diagonal
-/// blocks of 32 by substitution, a thread per column, and from them the block below.
+/// of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: four diagonal
+/// blocks of 16 by substitution, a lane per column, then the blocks below them, of 16 and at last of 32. Loops are kept
+/// rolled: a block runs through its code once, and waits for every line of it.
 template <unsigned DK>
 struct CudaFactorsBody {
   static constexpr unsigned block_threads = 256;
@@ -55,13 +56,17 @@ struct CudaFactorsBody {
   ChunkGroup group;
   float* factors;
 
-  /// Per value head A, which T replaces, and a block of 32 rows between.
-  static constexpr unsigned head_bytes = (64 + 32) * pitch * sizeof(float);
-  /// Halves of q and k, later what is made of them: whichever is more.
-  static constexpr unsigned area =
-      4 * ScanTile<DK>::bytes > together* head_bytes ? 4 * ScanTile<DK>::bytes : together* head_bytes;
+  /// Halves of q and k, later k k^T and q k^T; then per value head A, which T replaces, and a block of 32 rows between.
+  static constexpr unsigned square = 64 * pitch;
+  static constexpr unsigned head_floats = square + 32 * pitch;
+  static constexpr unsigned halves = 4 * ScanTile<DK>::bytes / sizeof(float);
+  static constexpr unsigned products = 2 * square;
+  static constexpr unsigned floats =
+      halves > products + together* head_floats ? halves : products + together* head_floats;
 
-  static std::size_t shared_bytes() noexcept { return area + together * 64 * (sizeof(double) + sizeof(float)); }
+  static std::size_t shared_bytes() noexcept {
+    return floats * sizeof(float) + together * 64 * (sizeof(double) + sizeof(float));
+  }
 
   /// Item: (chunk of the group, value head). Of the heads that read a key head the first does the work.
   __device__ void block(const Item& item) const {
@@ -92,7 +97,7 @@ struct CudaFactorsBody {
     const std::uint32_t left_high = keys ? k_high : q_high;
     const std::uint32_t left_low = keys ? k_low : q_low;
     float y[8][4] = {};
-#pragma unroll 2
+#pragma unroll 1
     for (unsigned step = 0; step < DK / 16; ++step) {
       ScanA left;
       ScanTile<DK>::load_a(left_high, left_low, part, step, lane, left);
@@ -107,11 +112,20 @@ struct CudaFactorsBody {
       }
     }
 
+    __syncthreads();  // q and k are done with
+    auto* const products = reinterpret_cast<float*>(memory);
+    float* const mine = products + (keys ? 0 : square) + (16 * part + lane / 4) * pitch + 2 * (lane % 4);
+#pragma unroll
+    for (unsigned c = 0; c < 8; ++c) {
+      *reinterpret_cast<float2*>(mine + 8 * c) = make_float2(y[c][0], y[c][1]);
+      *reinterpret_cast<float2*>(mine + 8 * c + 8 * pitch) = make_float2(y[c][2], y[c][3]);
+    }
+
     const std::uint32_t to_next = in.heads.grouped ? 1 : in.heads.all_k;
     while (h < r.n_v_heads && in.heads.of(h) == kh) {
       unsigned count = 1;
       while (count < together && h + count * to_next < r.n_v_heads && in.heads.of(h + count * to_next) == kh) ++count;
-      some_heads(memory, chunk, h, to_next, count, y);
+      some_heads(memory, chunk, h, to_next, count);
       h += count * to_next;
     }
   }
@@ -126,82 +140,85 @@ struct CudaFactorsBody {
 
   /// Value heads h, h + to_next, ...: `count` of them.
   __device__ void some_heads(std::byte* memory, const Chunk& chunk, std::uint32_t h, std::uint32_t to_next,
-                             unsigned count, const float (&y)[8][4]) const {
-    auto* const all_sums = reinterpret_cast<double*>(memory + area);
+                             unsigned count) const {
+    auto* const kk = reinterpret_cast<float*>(memory);
+    float* const heads = kk + products;
+    auto* const all_sums = reinterpret_cast<double*>(kk + floats);
     auto* const rates = reinterpret_cast<float*>(all_sums + together * 64);
-    auto* const a = reinterpret_cast<float*>(memory);
-    constexpr unsigned head = head_bytes / sizeof(float);
     const unsigned thread = threadIdx.x;
     const unsigned lane = thread % 32;
     const unsigned warp = thread / 32;
-    __syncthreads();  // q, k or the heads before are done with
     if (warp < count) add_up(all_sums + 64 * warp, chunk, h + warp * to_next, lane);
     if (thread < 64 * count) {
       const unsigned i = thread % 64;
       rates[thread] = i < chunk.n ? in.a.beta[(chunk.first + i) * r.n_v_heads + h + thread / 64 * to_next] : 0.0F;
     }
     __syncthreads();
-
-    const unsigned part = warp % 4;
-    const bool keys = warp < 4;
-    for (unsigned m = 0; m < count; ++m) {
-      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
-      const double* const sums = all_sums + 64 * m;
-#pragma unroll
-      for (unsigned c = 0; c < 8; ++c) {
-        if (keys && c > 2 * part + 1) continue;  // of A nothing else is read
-#pragma unroll
-        for (unsigned half = 0; half < 2; ++half) {
-          const unsigned i = 16 * part + 8 * half + lane / 4;
-          const unsigned j = 8 * c + 2 * (lane % 4);
-          float z[2];
-#pragma unroll
-          for (unsigned e = 0; e < 2; ++e) {
-            const double decay = sums[i] - sums[j + e];
-            z[e] = j + e <= i ? y[c][2 * half + e] * exp2_fast(static_cast<float>(decay) * log2_e) : 0.0F;
-          }
-          if (!keys) {
-            put(out + 2 * CudaChunkFactors::tile, i, j, z[0] * scan_down, z[1] * scan_down);  // one scan_up stays
-            continue;
-          }
-          const float rate = rates[64 * m + i] * (scan_down * scan_down);
-          float* const to = a + m * head + i * pitch + j;
-          to[0] = j < i ? rate * z[0] : 0.0F;
-          to[1] = j + 1 < i ? rate * z[1] : 0.0F;
-        }
-      }
+#pragma unroll 1
+    for (unsigned task = warp; task < 64 * count; task += 8) {
+      const unsigned i = task % 64;
+      const unsigned j = 2 * lane;
+      const double* const sums = all_sums + task - i;
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + task / 64 * to_next, r.n_v_heads);
+      const float2 k = *reinterpret_cast<const float2*>(kk + i * pitch + j);
+      const float2 q = *reinterpret_cast<const float2*>(kk + square + i * pitch + j);
+      const double2 from = *reinterpret_cast<const double2*>(sums + j);
+      const float x = j > i ? 0.0F : exp2_fast(static_cast<float>(sums[i] - from.x) * log2_e) * scan_down;
+      const float y = j + 1 > i ? 0.0F : exp2_fast(static_cast<float>(sums[i] - from.y) * log2_e) * scan_down;
+      // One scan_up stays. Above the diagonal the products were not all made.
+      put(out + 2 * CudaChunkFactors::tile, i, j, j > i ? 0.0F : q.x * x, j + 1 > i ? 0.0F : q.y * y);
+      const float rate = rates[task] * scan_down;
+      *reinterpret_cast<float2*>(heads + task / 64 * head_floats + i * pitch + j) =
+          make_float2(j < i ? rate * (k.x * x) : 0.0F, j + 1 < i ? rate * (k.y * y) : 0.0F);
     }
     __syncthreads();
-    if (warp < 2 * count) substitute(a + warp / 2 * head + warp % 2 * (32 * pitch + 32), lane);
+    if (warp < 2 * count) {
+      const unsigned corner = warp % 2 * 32 + lane / 16 * 16;
+      substitute(heads + warp / 2 * head_floats + corner * (pitch + 1), lane % 16);
+    }
     __syncthreads();
+    // Below two blocks of 16, a warp for each such pair; then below two of 32, a warp for every 8 rows.
+    float* const pair = heads + warp / 2 * head_floats + warp % 2 * 32 * (pitch + 1);
+    float* const between = heads + warp / 2 * head_floats + (64 + warp % 2 * 16) * pitch;
+    const unsigned rows = lane / 16 * 8 * pitch;
+    if (warp < 2 * count) times<16>(pair + 16 * pitch + rows, pair + lane % 16, between + rows + lane % 16, 1.0F);
+    __syncwarp();
+    if (warp < 2 * count) {
+      times<16>(pair + 16 * (pitch + 1) + rows, between + lane % 16, pair + 16 * pitch + rows + lane % 16, -1.0F);
+    }
+    __syncthreads();
+#pragma unroll 1
     for (unsigned task = warp; task < 4 * count; task += 8) {
-      float* const t = a + task / 4 * head;
+      float* const t = heads + task / 4 * head_floats;
       const unsigned row = task % 4 * 8;
-      times(t + (32 + row) * pitch, t + lane, t + (64 + row) * pitch + lane, 1.0F);
+      times<32>(t + (32 + row) * pitch, t + lane, t + (64 + row) * pitch + lane, 1.0F);
     }
     __syncthreads();
+#pragma unroll 1
     for (unsigned task = warp; task < 4 * count; task += 8) {
-      float* const t = a + task / 4 * head;
+      float* const t = heads + task / 4 * head_floats;
       const unsigned row = task % 4 * 8;
-      times(t + (32 + row) * pitch + 32, t + 64 * pitch + lane, t + (32 + row) * pitch + lane, -1.0F);
+      times<32>(t + (32 + row) * pitch + 32, t + 64 * pitch + lane, t + (32 + row) * pitch + lane, -1.0F);
     }
     __syncthreads();
-    for (unsigned m = 0; m < count; ++m) {
-      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
-      const float* const t = a + m * head;
-      const float* const rate = rates + 64 * m;
-      const double* const sums = all_sums + 64 * m;
-      for (unsigned at = thread; at < 64 * 32; at += block_threads) {
-        const unsigned i = at / 32;
-        const unsigned j = 2 * (at % 32);
-        put(out, i, j, j > i ? 0.0F : t[i * pitch + j] * rate[j] * scan_up,
-            j + 1 > i ? 0.0F : t[i * pitch + j + 1] * rate[j + 1] * scan_up);
-      }
-      if (thread >= 128) continue;
-      const double sum = thread < 64 ? sums[thread] : sums[63] - sums[thread - 64];
-      reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes)[thread] =
+#pragma unroll 1
+    for (unsigned task = warp; task < 64 * count; task += 8) {
+      const unsigned i = task % 64;
+      const unsigned j = 2 * lane;
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + task / 64 * to_next, r.n_v_heads);
+      const float2 t = *reinterpret_cast<const float2*>(heads + task / 64 * head_floats + i * pitch + j);
+      const float2 rate = *reinterpret_cast<const float2*>(rates + task - i + j);
+      put(out, i, j, j > i ? 0.0F : t.x * rate.x * scan_up, j + 1 > i ? 0.0F : t.y * rate.y * scan_up);
+    }
+#pragma unroll 1
+    for (unsigned at = thread; at < 128 * count; at += block_threads) {
+      const double* const sums = all_sums + at / 128 * 64;
+      const double sum = at % 128 < 64 ? sums[at % 64] : sums[63] - sums[at % 64];
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + at / 128 * to_next, r.n_v_heads);
+      reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes)[at % 128] =
           exp2_fast(static_cast<float>(sum) * log2_e);
     }
+    __syncthreads();  // the next heads take their place
   }
 
   /// Log decays from the chunk's start to behind each token. The lowest e^x that is not 0 is far above the bound.
@@ -229,11 +246,11 @@ struct CudaFactorsBody {
     *reinterpret_cast<std::uint32_t*>(to + CudaChunkFactors::tile + offset) = both.low;
   }
 
-  /// A block of 32 by 32 below the diagonal, a, becomes (I + a)^-1. By one warp, a lane per column.
+  /// A block of 16 by 16 below the diagonal, a, becomes (I + a)^-1. By half a warp, a lane per column.
   __device__ static void substitute(float* a, unsigned column) {
-    float y[32];
+    float y[16];
 #pragma unroll
-    for (unsigned i = 0; i < 32; ++i) {
+    for (unsigned i = 0; i < 16; ++i) {
       float sum[4] = {};
 #pragma unroll
       for (unsigned m = 0; m < i; m += 4) {
@@ -247,13 +264,14 @@ struct CudaFactorsBody {
     }
     __syncwarp();
 #pragma unroll
-    for (unsigned i = 0; i < 32; ++i) a[i * pitch + column] = y[i];
+    for (unsigned i = 0; i < 16; ++i) a[i * pitch + column] = y[i];
   }
-  /// Eight rows of a product of blocks of 32: of `left` those rows, of `right` the lane's column.
+  /// Eight rows of a product of blocks of N: of `left` those rows, of `right` the lane's column.
+  template <unsigned N>
   __device__ static void times(const float* left, const float* right, float* to, float sign) {
     float sum[8] = {};
-#pragma unroll 2
-    for (unsigned m = 0; m < 32; m += 4) {
+#pragma unroll 1
+    for (unsigned m = 0; m < N; m += 4) {
       float y[4];
 #pragma unroll
       for (unsigned e = 0; e < 4; ++e) y[e] = right[(m + e) * pitch];

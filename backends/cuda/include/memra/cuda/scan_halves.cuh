@@ -137,28 +137,40 @@ struct ScanTile {
   }
 };
 
-/// Some of a chunk's rows on their way from memory, f32, to shared memory, as halves. Rows beyond `rows` are zeros.
+/// A chunk's rows on their way from memory, f32, to shared memory, as halves. Rows beyond `rows` are zeros.
 template <unsigned DK, unsigned Threads>
 struct ScanRows {
-  static constexpr unsigned per_row = DK / 4;
-  static constexpr unsigned each = 64 * per_row / Threads;
+  static constexpr unsigned per_row = DK / 4;  ///< pieces of four elements
+  static constexpr unsigned step = Threads / per_row;
+  static constexpr unsigned each = 64 / step;
+  static_assert(Threads % per_row == 0 && 64 % step == 0);
   float4 x[each];
 
   __device__ void fetch(const float* from, std::size_t stride, unsigned rows, bool wide, unsigned thread) {
+    const unsigned row = thread / per_row;
+    const float* p = from + row * stride + thread % per_row * 4;
+    if (wide && rows == 64) {  // all but a prompt's end
+#pragma unroll
+      for (unsigned i = 0; i < each; ++i) {
+        x[i] = __ldg(reinterpret_cast<const float4*>(p));
+        p += step * stride;
+      }
+      return;
+    }
 #pragma unroll
     for (unsigned i = 0; i < each; ++i) {
-      const unsigned at = i * Threads + thread;
-      const float* const p = from + at / per_row * stride + at % per_row * 4;
       x[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-      if (at / per_row >= rows) continue;
-      x[i] = wide ? __ldg(reinterpret_cast<const float4*>(p)) : make_float4(p[0], p[1], p[2], p[3]);
+      if (i * step + row < rows) x[i] = make_float4(p[0], p[1], p[2], p[3]);
+      p += step * stride;
     }
   }
   __device__ void put(std::uint32_t high, std::uint32_t low, unsigned thread) const {
+    const unsigned row = thread / per_row;
+    const unsigned piece = thread % per_row / 2;
+    const unsigned half = thread % 2 * 8;
 #pragma unroll
     for (unsigned i = 0; i < each; ++i) {
-      const unsigned at = i * Threads + thread;
-      const unsigned offset = ScanTile<DK>::at(at / per_row, at % per_row / 2) + at % 2 * 8;
+      const unsigned offset = ScanTile<DK>::at(row + i * step % 8, piece) + i * step / 8 * 1024 + half;
       const ScanHalves a(x[i].x * scan_up, x[i].y * scan_up);
       const ScanHalves b(x[i].z * scan_up, x[i].w * scan_up);
       asm volatile("st.shared.v2.u32 [%0], {%1, %2};" : : "r"(high + offset), "r"(a.high), "r"(b.high) : "memory");
