@@ -48,46 +48,53 @@ struct CudaChunksBody {
   __device__ void block(const Item& item) const {
     extern __shared__ __align__(1024) std::byte memory[];
     if (!r.fits()) return;
+    const std::uint32_t base = shared_address(memory);
+    const auto h = static_cast<std::uint32_t>(item.y);
+    const unsigned warp = threadIdx.x / 32;
+    // The two kinds of warps never share a branch: what one keeps in registers is none of the other's.
+    if (warp >= 4) {
+      const auto column = static_cast<std::uint32_t>(item.x) * block_columns;
+      bring(base, 0, h, column);
+      meet();
+      for (unsigned chunk = 1; chunk <= group_of.count; ++chunk) {
+        if (Stages == 1) meet();
+        if (chunk < group_of.count) bring(base + chunk % Stages * stage_bytes, chunk, h, column);
+        meet();
+      }
+      return;
+    }
     Warp w;
     w.lane = threadIdx.x % 32;
-    w.h = static_cast<std::uint32_t>(item.y);
-    const unsigned warp = threadIdx.x / 32;
-    w.column = static_cast<std::uint32_t>(item.x) * block_columns + warp % 4 * 16 + w.lane / 4;
-    const bool brings = warp >= 4;
-    const auto block_index = static_cast<std::uint32_t>(item.x);
+    w.h = h;
+    w.column = static_cast<std::uint32_t>(item.x) * block_columns + warp * 16 + w.lane / 4;
     w.there = w.column < r.d_v;  // all lanes of a warp alike: d_v is a multiple of 16
-    const std::uint32_t base = shared_address(memory);
-    float s[tiles][4] = {};
-    float* const state = r.ssm + (std::size_t{w.h} * r.d_v + w.column) * DK + 2 * (w.lane % 4);
-    if (!brings && w.there) {
+    Carried c;
+    float* const state = r.ssm + (std::size_t{h} * r.d_v + w.column) * DK + 2 * (w.lane % 4);
+    if (w.there) {
 #pragma unroll
       for (unsigned n = 0; n < tiles; ++n) {
-        s[n][0] = state[8 * n];
-        s[n][1] = state[8 * n + 1];
-        s[n][2] = state[8 * DK + 8 * n];
-        s[n][3] = state[8 * DK + 8 * n + 1];
+        c.s[n][0] = state[8 * n];
+        c.s[n][1] = state[8 * n + 1];
+        c.s[n][2] = state[8 * DK + 8 * n];
+        c.s[n][3] = state[8 * DK + 8 * n + 1];
       }
     }
-    if (brings) bring(base, 0, w.h, block_index);
-    __syncthreads();
+    c.largest.template look<0>(c.s);
+    if constexpr (DK == 128) c.largest.template look<8>(c.s);
+    meet();
     for (unsigned chunk = 0; chunk < group_of.count; ++chunk) {
-      const std::uint32_t here = base + chunk % Stages * stage_bytes;
-      if (brings && Stages > 1 && chunk + 1 < group_of.count)
-        bring(base + (chunk + 1) % Stages * stage_bytes, chunk + 1, w.h, block_index);
-      if (!brings) go_through(w, s, here, memory + chunk % Stages * stage_bytes, chunk);
-      __syncthreads();
-      if (Stages == 1) {
-        if (brings && chunk + 1 < group_of.count) bring(base, chunk + 1, w.h, block_index);
-        __syncthreads();
-      }
+      const unsigned stage = chunk % Stages * stage_bytes;
+      go_through(w, c, base + stage, memory + stage, chunk);
+      meet();
+      if (Stages == 1) meet();
     }
-    if (brings || !w.there) return;
+    if (!w.there) return;
 #pragma unroll
     for (unsigned n = 0; n < tiles; ++n) {
-      state[8 * n] = s[n][0];
-      state[8 * n + 1] = s[n][1];
-      state[8 * DK + 8 * n] = s[n][2];
-      state[8 * DK + 8 * n + 1] = s[n][3];
+      state[8 * n] = c.s[n][0];
+      state[8 * n + 1] = c.s[n][1];
+      state[8 * DK + 8 * n] = c.s[n][2];
+      state[8 * DK + 8 * n + 1] = c.s[n][3];
     }
   }
 
@@ -97,7 +104,12 @@ struct CudaChunksBody {
     bool there;
   };
 
-  __device__ void bring(std::uint32_t to, unsigned chunk, std::uint32_t h, std::uint32_t block) const {
+  /// All eight warps, wherever they are in the code.
+  __device__ static void meet() {
+    asm volatile("bar.sync 1, 256;" : : : "memory");
+  }
+
+  __device__ void bring(std::uint32_t to, unsigned chunk, std::uint32_t h, std::uint32_t first_column) const {
     const unsigned thread = threadIdx.x - 128;
     const std::byte* const from = CudaChunkFactors::of(factors, chunk, h, r.n_v_heads);
     for (unsigned i = thread * 16; i < CudaChunkFactors::bytes; i += 128 * 16) {
@@ -108,7 +120,7 @@ struct CudaChunksBody {
     const auto n = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
     const std::uint32_t kh = in.heads.of(h);
     // v is read by who works: a row's 64 columns are two lines.
-    const std::size_t column = std::size_t{block} * block_columns + thread % 2 * 32;
+    const std::size_t column = std::size_t{first_column} + thread % 2 * 32;
     if (thread / 2 < n && column < r.d_v) {
       asm volatile(
           "prefetch.global.L2 [%0];" ::"l"(in.a.v + (first + thread / 2) * in.a.v_stride + h * r.d_v + column));
@@ -123,30 +135,33 @@ struct CudaChunksBody {
     barrier_publish();  // group products read what was written here
   }
 
-  /// Operand A's scales of the lane's two rows.
-  template <unsigned N>
-  __device__ static void scales(const float (&x)[N][4], ScanScale& low, ScanScale& high) {
-    float a = 0.0F;
-    float b = 0.0F;
-#pragma unroll
-    for (unsigned n = 0; n < N; ++n) {
-      a = fmaxf(a, fmaxf(fabsf(x[n][0]), fabsf(x[n][1])));
-      b = fmaxf(b, fmaxf(fabsf(x[n][2]), fabsf(x[n][3])));
-    }
-    low = ScanScale(scan_row_max(a));
-    high = ScanScale(scan_row_max(b));
-  }
+  /// The largest numbers of the lane's two rows of some tiles.
+  struct Largest {
+    float low = 0.0F;
+    float high = 0.0F;
 
+    template <unsigned First, unsigned N>
+    __device__ void look(const float (&x)[N][4]) {
+#pragma unroll
+      for (unsigned n = First; n < First + 8; ++n) {
+        low = fmaxf(low, fmaxf(fabsf(x[n][0]), fabsf(x[n][1])));
+        high = fmaxf(high, fmaxf(fabsf(x[n][2]), fabsf(x[n][3])));
+      }
+    }
+  };
   /// Scales of 16 rows, and what undoes them in a product.
   struct Scales {
-    ScanScale low{1.0F};
-    ScanScale high{1.0F};
+    ScanScale low;
+    ScanScale high;
 
-    template <unsigned N>
-    __device__ explicit Scales(const float (&x)[N][4]) {
-      scales(x, low, high);
+    __device__ explicit Scales(const Largest& x) : low(scan_row_max(x.low)), high(scan_row_max(x.high)) {
       low.down *= scan_down;
       high.down *= scan_down;
+    }
+    __device__ static Scales of(const float (&x)[8][4]) {
+      Largest l;
+      l.template look<0>(x);
+      return Scales(l);
     }
     __device__ void apply(float (&y)[8][4]) const { times(y, low.up, high.up); }
     __device__ void undo(float (&y)[8][4]) const { times(y, low.down, high.down); }
@@ -270,29 +285,28 @@ struct CudaChunksBody {
     }
   }
 
-  __device__ void go_through(const Warp& w, float (&s)[tiles][4], std::uint32_t here, const std::byte* memory,
+  /// What a warp takes from chunk to chunk: S, its largest numbers, and v of the chunk that comes.
+  struct Carried {
+    float s[tiles][4] = {};
+    Largest largest;
+  };
+
+  __device__ void go_through(const Warp& w, Carried& c, std::uint32_t here, const std::byte* memory,
                              unsigned chunk) const {
-    const auto n = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
-    const std::size_t first = (group_of.first + chunk) * scan_chunk;
-    if (n == scan_chunk) {
-      tokens<true>(w, s, here, memory, first, n);
+    if (group_of.tokens(chunk, r.rows) == scan_chunk) {
+      tokens<true>(w, c, here, memory, chunk);
     } else {
-      tokens<false>(w, s, here, memory, first, n);
+      tokens<false>(w, c, here, memory, chunk);
     }
   }
 
-  /// What is started goes on while the numbers for the next products are made: every wait names what it is for.
+  /// v of a chunk's tokens 8 n + 2 (lane % 4) and the next, columns `column` and `column` + 8.
   template <bool Whole>
-  __device__ void tokens(const Warp& w, float (&s)[tiles][4], std::uint32_t here, const std::byte* memory,
-                         std::size_t first, unsigned n_tokens) const {
-    const unsigned lane = w.lane;
-    const unsigned mine = 2 * (lane % 4);  // of the chunk's tokens this lane has 8 n + mine and the next
-    const auto* const e = reinterpret_cast<const float*>(memory + 4 * tile + CudaChunkFactors::matrix_bytes) + mine;
-    const float* const f = e + 64;
-    // v, early: it is needed after the first products.
-    float x[8][4];
+  __device__ void fetch(const Warp& w, float (&x)[8][4], unsigned chunk) const {
+    const std::size_t first = (group_of.first + chunk) * scan_chunk;
+    const auto n_tokens = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
+    const unsigned mine = 2 * (w.lane % 4);
     const float* v = in.a.v + (first + mine) * in.a.v_stride + std::size_t{w.h} * r.d_v + w.column;
-    const std::size_t v_step = 8 * in.a.v_stride;
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
 #pragma unroll
@@ -302,14 +316,27 @@ struct CudaChunksBody {
         x[n][i] = there ? at[0] : 0.0F;
         x[n][i + 2] = there ? at[8] : 0.0F;
       }
-      v += v_step;
+      v += 8 * in.a.v_stride;
     }
+  }
 
+  /// What is started goes on while the numbers for the next products are made: every wait names what it is for.
+  template <bool Whole>
+  __device__ void tokens(const Warp& w, Carried& c, std::uint32_t here, const std::byte* memory, unsigned chunk) const {
+    const unsigned lane = w.lane;
+    const unsigned mine = 2 * (lane % 4);  // of the chunk's tokens this lane has 8 n + mine and the next
+    const std::size_t first = (group_of.first + chunk) * scan_chunk;
+    const auto n_tokens = static_cast<unsigned>(group_of.tokens(chunk, r.rows));
+    const auto* const e = reinterpret_cast<const float*>(memory + 4 * tile + CudaChunkFactors::matrix_bytes) + mine;
+    const float* const f = e + 64;
+    float(&s)[tiles][4] = c.s;
+    float x[8][4];
+    fetch<Whole>(w, x, chunk);  // early: it is needed after the first products
     float u[8][4];
     float y[8][4];
     clear(u);
     clear(y);
-    const Scales by(s);
+    const Scales by(c.largest);
     read<0>(u, y, s, by, here, lane);
     if constexpr (DK == 128) read<8>(u, y, s, by, here, lane);
     finish<1>(u);  // S k; S q goes on
@@ -322,7 +349,7 @@ struct CudaChunksBody {
       x[n][3] -= decay.y * by.high.down * u[n][3];
     }
     {
-      const Scales of(x);
+      const Scales of = Scales::of(x);
       const Operands a = Operands::template scaled<0>(x, of);
       clear(u);
       group_begin();
@@ -331,7 +358,7 @@ struct CudaChunksBody {
       hold(y);
       of.undo(u);
     }
-    const Scales of(u);
+    const Scales of = Scales::of(u);
     of.apply(u);
     const Operands a = Operands::of(u);
     clear(x);
@@ -352,35 +379,45 @@ struct CudaChunksBody {
     group_begin();
     start_outer(u, b, here, 0, lane);
     finish<1>(x);  // P u
-    float* out = in.a.out + ((first + mine) * r.n_v_heads + w.h) * r.d_v + w.column;
-    const std::size_t step = r.n_v_heads * r.d_v;
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
       const float2 d = *reinterpret_cast<const float2*>(e + 8 * n);
-#pragma unroll
-      for (unsigned i = 0; i < 2; ++i) {
-        float* const at = i == 0 ? out : out + step;
-        const float before = i == 0 ? d.x : d.y;
-        const float low = (before * by.low.down * y[n][i] + of.low.down * x[n][i]) * inv;
-        const float high = (before * by.high.down * y[n][i + 2] + of.high.down * x[n][i + 2]) * inv;
-        if (w.there && (Whole || 8 * n + mine + i < n_tokens)) {
-          at[0] = low;
-          at[8] = high;
-        }
-      }
-      out += 8 * step;
+      x[n][0] = (d.x * by.low.down * y[n][0] + of.low.down * x[n][0]) * inv;
+      x[n][1] = (d.y * by.low.down * y[n][1] + of.low.down * x[n][1]) * inv;
+      x[n][2] = (d.x * by.high.down * y[n][2] + of.high.down * x[n][2]) * inv;
+      x[n][3] = (d.y * by.high.down * y[n][3] + of.high.down * x[n][3]) * inv;
     }
     if constexpr (DK == 128) {
       clear(y);
       group_begin();
       start_outer(y, b, here, 1, lane);
+    }
+    float* out = in.a.out + ((first + mine) * r.n_v_heads + w.h) * r.d_v + w.column;
+    const std::size_t step = r.n_v_heads * r.d_v;
+#pragma unroll
+    for (unsigned n = 0; n < 8; ++n) {
+      if (w.there && (Whole || 8 * n + mine < n_tokens)) {
+        out[0] = x[n][0];
+        out[8] = x[n][2];
+      }
+      if (w.there && (Whole || 8 * n + mine + 1 < n_tokens)) {
+        out[step] = x[n][1];
+        out[step + 8] = x[n][3];
+      }
+      out += 8 * step;
+    }
+    c.largest = Largest();
+    if constexpr (DK == 128) {
       finish<1>(u);
       move_on<0>(s, u, of, decay);
+      c.largest.template look<0>(s);
       finish<0>(y);
       move_on<8>(s, y, of, decay);
+      c.largest.template look<8>(s);
     } else {
       finish<0>(u);
       move_on<0>(s, u, of, decay);
+      c.largest.template look<0>(s);
     }
   }
 
