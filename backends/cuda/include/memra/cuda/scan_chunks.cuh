@@ -449,26 +449,32 @@ inline bool cuda_chunks_fit(const RecurView& r) noexcept {
   return (r.d_k == 64 || r.d_k == 128) && r.d_v % 16 == 0 && r.n_v_heads <= 65535;
 }
 
+template <unsigned DK, unsigned Stages, unsigned Together, class D>
+Status cuda_chunk_scan_as(D& dev, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
+  using Body = CudaChunksBody<DK, Stages>;
+  const CudaChunkInputs in(r, a);
+  float* const factors = chunk_factors(ws);
+  const Grid grid{(r.d_v + Body::block_columns - 1) / Body::block_columns, r.n_v_heads, 1};
+  return each_chunk_group(r, [&](const ChunkGroup& g) {
+    const CudaFactorsBody<DK, Together> first{r, in, g, factors};
+    if (Status s = launch(dev, "chunk_factors", Grid{g.count, r.n_v_heads, 1}, first); !s) return s;
+    return launch(dev, "chunk_scan", grid, Body(r, in, g, factors));
+  });
+}
+
+/// The bits are the same however much shared memory there is.
 template <unsigned DK, class D>
 Status cuda_chunk_scan(D& dev, const RecurView& r, const ScanArgs& a, const WorkspaceView& ws) noexcept {
-  using Two = CudaChunksBody<DK, 2>;
-  using One = CudaChunksBody<DK, 1>;  // the same bits where a multiprocessor has no room for two chunks
   int room = 0;
   const auto e = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, dev.ordinal());
   if (e != cudaSuccess) {
     return Status::failure(ErrorKind::device_failure, "chunk_scan", static_cast<int>(e), 0,
                            "the device does not say how much shared memory it has");
   }
-  const CudaChunkInputs in(r, a);
-  float* const factors = chunk_factors(ws);
-  const Grid grid{(r.d_v + Two::block_columns - 1) / Two::block_columns, r.n_v_heads, 1};
-  return each_chunk_group(r, [&](const ChunkGroup& g) {
-    const CudaFactorsBody<DK> first{r, in, g, factors};
-    if (Status s = launch(dev, "chunk_factors", Grid{g.count, r.n_v_heads, 1}, first); !s) return s;
-    if (static_cast<std::size_t>(room) < Two::shared_bytes())
-      return launch(dev, "chunk_scan", grid, One(r, in, g, factors));
-    return launch(dev, "chunk_scan", grid, Two(r, in, g, factors));
-  });
+  if (static_cast<std::size_t>(room) >= CudaChunksBody<DK, 2>::shared_bytes()) {
+    return cuda_chunk_scan_as<DK, 2, 3>(dev, r, a, ws);
+  }
+  return cuda_chunk_scan_as<DK, 1, 2>(dev, r, a, ws);
 }
 
 }  // namespace memra::detail

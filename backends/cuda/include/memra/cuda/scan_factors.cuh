@@ -44,12 +44,12 @@ struct CudaChunkInputs {
 /// of log decays, which are kept in f64: what came before costs no digit. The inverse is made in f32: four diagonal
 /// blocks of 16 by substitution, a lane per column, then the blocks below them, of 16 and at last of 32. Loops are kept
 /// rolled: a block runs through its code once, and waits for every line of it.
-template <unsigned DK>
+template <unsigned DK, unsigned Together>
 struct CudaFactorsBody {
   static constexpr unsigned block_threads = 256;
   static constexpr unsigned least_blocks = 2;
-  static constexpr unsigned together = 3;  ///< value heads at a time
-  static constexpr unsigned pitch = 68;    ///< floats of a row of A: rows of float4, neighbours in other banks
+  static constexpr unsigned together = Together;  ///< value heads at a time: as shared memory has room for
+  static constexpr unsigned pitch = 68;           ///< floats of a row of A: rows of float4, neighbours in other banks
 
   RecurView r;
   CudaChunkInputs in;
@@ -91,19 +91,18 @@ struct CudaFactorsBody {
     }
     __syncthreads();
 
-    // Rows [16 part, 16 part + 16), columns up to the diagonal.
+    // Rows [16 part, 16 part + 16). Columns above the diagonal, too: nobody reads them, but a branch would cost more.
     const unsigned part = warp % 4;
     const bool keys = warp < 4;
     const std::uint32_t left_high = keys ? k_high : q_high;
     const std::uint32_t left_low = keys ? k_low : q_low;
     float y[8][4] = {};
-#pragma unroll 1
+#pragma unroll 2
     for (unsigned step = 0; step < DK / 16; ++step) {
       ScanA left;
       ScanTile<DK>::load_a(left_high, left_low, part, step, lane, left);
 #pragma unroll
       for (unsigned c = 0; c < 4; ++c) {
-        if (c > part) continue;
         std::uint32_t high[4];
         std::uint32_t low[4];
         ScanTile<DK>::load_b(k_high, c, step, lane, high);
@@ -155,21 +154,24 @@ struct CudaFactorsBody {
     }
     __syncthreads();
 #pragma unroll 1
-    for (unsigned task = warp; task < 64 * count; task += 8) {
-      const unsigned i = task % 64;
+    for (unsigned m = 0; m < count; ++m) {
       const unsigned j = 2 * lane;
-      const double* const sums = all_sums + task - i;
-      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + task / 64 * to_next, r.n_v_heads);
-      const float2 k = *reinterpret_cast<const float2*>(kk + i * pitch + j);
-      const float2 q = *reinterpret_cast<const float2*>(kk + square + i * pitch + j);
+      const double* const sums = all_sums + 64 * m;
       const double2 from = *reinterpret_cast<const double2*>(sums + j);
-      const float x = j > i ? 0.0F : exp2_fast(static_cast<float>(sums[i] - from.x) * log2_e) * scan_down;
-      const float y = j + 1 > i ? 0.0F : exp2_fast(static_cast<float>(sums[i] - from.y) * log2_e) * scan_down;
-      // One scan_up stays. Above the diagonal the products were not all made.
-      put(out + 2 * CudaChunkFactors::tile, i, j, j > i ? 0.0F : q.x * x, j + 1 > i ? 0.0F : q.y * y);
-      const float rate = rates[task] * scan_down;
-      *reinterpret_cast<float2*>(heads + task / 64 * head_floats + i * pitch + j) =
-          make_float2(j < i ? rate * (k.x * x) : 0.0F, j + 1 < i ? rate * (k.y * y) : 0.0F);
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
+      float* const a = heads + m * head_floats + j;
+#pragma unroll 4
+      for (unsigned i = warp; i < 64; i += 8) {
+        const float2 k = *reinterpret_cast<const float2*>(kk + i * pitch + j);
+        const float2 q = *reinterpret_cast<const float2*>(kk + square + i * pitch + j);
+        const double to = sums[i];
+        const float x = j > i ? 0.0F : exp2_fast(static_cast<float>(to - from.x) * log2_e) * scan_down;
+        const float y = j + 1 > i ? 0.0F : exp2_fast(static_cast<float>(to - from.y) * log2_e) * scan_down;
+        put(out + 2 * CudaChunkFactors::tile, i, j, q.x * x, q.y * y);  // one scan_up stays
+        const float rate = rates[64 * m + i] * scan_down;
+        *reinterpret_cast<float2*>(a + i * pitch) =
+            make_float2(j < i ? rate * (k.x * x) : 0.0F, j + 1 < i ? rate * (k.y * y) : 0.0F);
+      }
     }
     __syncthreads();
     if (warp < 2 * count) {
@@ -202,13 +204,16 @@ struct CudaFactorsBody {
     }
     __syncthreads();
 #pragma unroll 1
-    for (unsigned task = warp; task < 64 * count; task += 8) {
-      const unsigned i = task % 64;
+    for (unsigned m = 0; m < count; ++m) {
       const unsigned j = 2 * lane;
-      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + task / 64 * to_next, r.n_v_heads);
-      const float2 t = *reinterpret_cast<const float2*>(heads + task / 64 * head_floats + i * pitch + j);
-      const float2 rate = *reinterpret_cast<const float2*>(rates + task - i + j);
-      put(out, i, j, j > i ? 0.0F : t.x * rate.x * scan_up, j + 1 > i ? 0.0F : t.y * rate.y * scan_up);
+      const float2 rate = *reinterpret_cast<const float2*>(rates + 64 * m + j);
+      std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
+      const float* const t = heads + m * head_floats + j;
+#pragma unroll 4
+      for (unsigned i = warp; i < 64; i += 8) {
+        const float2 y = *reinterpret_cast<const float2*>(t + i * pitch);
+        put(out, i, j, j > i ? 0.0F : y.x * rate.x * scan_up, j + 1 > i ? 0.0F : y.y * rate.y * scan_up);
+      }
     }
 #pragma unroll 1
     for (unsigned at = thread; at < 128 * count; at += block_threads) {
@@ -270,7 +275,7 @@ struct CudaFactorsBody {
   template <unsigned N>
   __device__ static void times(const float* left, const float* right, float* to, float sign) {
     float sum[8] = {};
-#pragma unroll 1
+#pragma unroll 2
     for (unsigned m = 0; m < N; m += 4) {
       float y[4];
 #pragma unroll
