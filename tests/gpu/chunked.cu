@@ -132,7 +132,8 @@ TEST_CASE("tokens that nothing of the past reaches, and rates of nothing", "[ops
 TEST_CASE("a chunked call is any calls that it may be split into on the grid, bit for bit", "[ops]") {
   CudaDev dev = memra_test::make_cuda();
   for (const ChunkShape& shape : shapes()) {
-    const ChunkLayer l(shape, 64 * 17 + 9, 0.1F);  // more chunks than have their factors held at a time
+    // Of one shape more chunks than have their factors held at a time.
+    const ChunkLayer l(shape, 64 * (shape.n_v == 3 ? memra::detail::scan_group_chunks + 1 : 17) + 9, 0.1F);
     const Result whole = run(dev, l, {l.rows});
     CHECK(run(dev, l, {l.rows}) == whole);
     CHECK(run(dev, l, {64, 192, 1024, l.rows}) == whole);

@@ -130,7 +130,6 @@ struct CudaFactorsBody {
   }
 
  private:
-  static constexpr float log2_e = 1.44269504F;
   struct Chunk {
     std::size_t first;
     unsigned n;
@@ -155,23 +154,22 @@ struct CudaFactorsBody {
     __syncthreads();
 #pragma unroll 1
     for (unsigned m = 0; m < count; ++m) {
-      const unsigned j = 2 * lane;
       const double* const sums = all_sums + 64 * m;
-      const double2 from = *reinterpret_cast<const double2*>(sums + j);
       std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
-      float* const a = heads + m * head_floats + j;
-#pragma unroll 4
-      for (unsigned i = warp; i < 64; i += 8) {
+      float* const a = heads + m * head_floats;
+      zero_above(out, thread);
+      each_pair(warp, lane, [&](unsigned i, unsigned j) {
         const float2 k = *reinterpret_cast<const float2*>(kk + i * pitch + j);
         const float2 q = *reinterpret_cast<const float2*>(kk + square + i * pitch + j);
-        const double to = sums[i];
-        const float x = j > i ? 0.0F : exp2_fast(static_cast<float>(to - from.x) * log2_e) * scan_down;
-        const float y = j + 1 > i ? 0.0F : exp2_fast(static_cast<float>(to - from.y) * log2_e) * scan_down;
-        put(out + 2 * CudaChunkFactors::tile, i, j, q.x * x, q.y * y);  // one scan_up stays
+        const double2 from = *reinterpret_cast<const double2*>(sums + j);
+        const double to = sums[i] - 8.0;  // times scan_down: of q k^T one scan_up stays
+        const float x = j > i ? 0.0F : exp2_fast(static_cast<float>(to - from.x));
+        const float y = j + 1 > i ? 0.0F : exp2_fast(static_cast<float>(to - from.y));
+        put(out + 2 * CudaChunkFactors::tile, i, j, q.x * x, q.y * y);
         const float rate = rates[64 * m + i] * scan_down;
-        *reinterpret_cast<float2*>(a + i * pitch) =
+        *reinterpret_cast<float2*>(a + i * pitch + j) =
             make_float2(j < i ? rate * (k.x * x) : 0.0F, j + 1 < i ? rate * (k.y * y) : 0.0F);
-      }
+      });
     }
     __syncthreads();
     if (warp < 2 * count) {
@@ -205,32 +203,31 @@ struct CudaFactorsBody {
     __syncthreads();
 #pragma unroll 1
     for (unsigned m = 0; m < count; ++m) {
-      const unsigned j = 2 * lane;
-      const float2 rate = *reinterpret_cast<const float2*>(rates + 64 * m + j);
       std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + m * to_next, r.n_v_heads);
-      const float* const t = heads + m * head_floats + j;
-#pragma unroll 4
-      for (unsigned i = warp; i < 64; i += 8) {
-        const float2 y = *reinterpret_cast<const float2*>(t + i * pitch);
-        put(out, i, j, j > i ? 0.0F : y.x * rate.x * scan_up, j + 1 > i ? 0.0F : y.y * rate.y * scan_up);
-      }
+      const float* const t = heads + m * head_floats;
+      each_pair(warp, lane, [&](unsigned i, unsigned j) {
+        const float2 y = *reinterpret_cast<const float2*>(t + i * pitch + j);
+        const float2 rate = *reinterpret_cast<const float2*>(rates + 64 * m + j);
+        // Below the diagonal and on it; beside it the substitution has left zeros.
+        put(out, i, j, y.x * (rate.x * scan_up), y.y * (rate.y * scan_up));
+      });
     }
 #pragma unroll 1
     for (unsigned at = thread; at < 128 * count; at += block_threads) {
       const double* const sums = all_sums + at / 128 * 64;
       const double sum = at % 128 < 64 ? sums[at % 64] : sums[63] - sums[at % 64];
       std::byte* const out = CudaChunkFactors::of(factors, chunk.index, h + at / 128 * to_next, r.n_v_heads);
-      reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes)[at % 128] =
-          exp2_fast(static_cast<float>(sum) * log2_e);
+      reinterpret_cast<float*>(out + CudaChunkFactors::matrix_bytes)[at % 128] = exp2_fast(static_cast<float>(sum));
     }
     __syncthreads();  // the next heads take their place
   }
 
-  /// Log decays from the chunk's start to behind each token. The lowest e^x that is not 0 is far above the bound.
+  /// Logarithms, to base 2, of the decays from the chunk's start to behind each token. The lowest that is not 0 is far
+  /// above the bound.
   __device__ void add_up(double* sums, const Chunk& chunk, std::uint32_t h, unsigned lane) const {
     const auto log_decay = [&](unsigned i) {
       const float g = i < chunk.n ? in.a.g[(chunk.first + i) * r.n_v_heads + h] : 0.0F;
-      return static_cast<double>(g < -1e4F ? -1e4F : g);
+      return 1.4426950408889634 * static_cast<double>(g < -1e4F ? -1e4F : g);
     };
     const double even = log_decay(2 * lane);
     const double both = even + log_decay(2 * lane + 1);
@@ -241,6 +238,23 @@ struct CudaFactorsBody {
     }
     sums[2 * lane + 1] = upto;
     sums[2 * lane] = upto - both + even;
+  }
+
+  /// f(i, j) for all pairs of columns j, j + 1 of rows i but those of the upper right block of 32, which is zero.
+  template <class F>
+  __device__ static void each_pair(unsigned warp, unsigned lane, const F& f) {
+#pragma unroll
+    for (unsigned i = 0; i < 32; i += 16) f(i + 2 * warp + lane / 16, lane % 16 * 2);
+#pragma unroll
+    for (unsigned i = 32; i < 64; i += 8) f(i + warp, 2 * lane);
+  }
+  /// That block, of T and P, high halves and low ones.
+  __device__ static void zero_above(std::byte* to, unsigned thread) {
+    const unsigned offset = ScanTile<64>::at(thread % 32, 4 + thread / 32 % 4) + thread / 128 * CudaChunkFactors::tile;
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i) {
+      *reinterpret_cast<uint4*>(to + 2 * i * CudaChunkFactors::tile + offset) = make_uint4(0, 0, 0, 0);
+    }
   }
 
   /// Elements j and j + 1 of row i, of a matrix that is kept high half, low half.
