@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memra/cuda/scan_factors.cuh>
 #include <memra/cuda/scan_halves.cuh>
+#include <memra/cuda/scan_products.cuh>
 #include <memra/detail/chunk_scan.hpp>
 #include <memra/error.hpp>
 #include <memra/launch.hpp>
@@ -22,8 +23,8 @@ namespace memra::detail {
 /// A warp keeps its columns as the sums of matrix instructions, 16 columns by d_k: the layout of a sum is that of an
 /// operand A, so every product of a chunk (S k, S q, T r, P u, u k^T; see ChunkScanBody) goes from registers to
 /// registers, and only what all columns share comes from shared memory: on sm_90a to the group's products, elsewhere to
-/// each warp's. Warps wait for each other for the next chunk only. Operands of the state's side are scaled by a power
-/// of two per column (ScanScale), so that the error is that of the column's largest number, whatever its size.
+/// each warp's. Warps wait for each other for the next chunk only. ScanOperands of the state's side are scaled by a
+/// power of two per column (ScanScale), so that the error is that of the column's largest number, whatever its size.
 template <unsigned DK, unsigned Stages>
 struct CudaChunksBody {
   static constexpr unsigned block_threads = 256;
@@ -31,7 +32,6 @@ struct CudaChunksBody {
   static constexpr unsigned tile = ScanTile<DK>::bytes;
   static constexpr unsigned stage_bytes = (4 * tile + CudaChunkFactors::bytes + 1023) / 1024 * 1024;
   static constexpr unsigned tiles = DK / 8;  ///< of a warp's S
-  static constexpr bool group = AttendOperand<true>::group;
 
   RecurView r;
   CudaChunkInputs in;
@@ -135,160 +135,10 @@ struct CudaChunksBody {
     barrier_publish();  // group products read what was written here
   }
 
-  /// The largest numbers of the lane's two rows of some tiles.
-  struct Largest {
-    float low = 0.0F;
-    float high = 0.0F;
-
-    template <unsigned First, unsigned N>
-    __device__ void look(const float (&x)[N][4]) {
-#pragma unroll
-      for (unsigned n = First; n < First + 8; ++n) {
-        low = fmaxf(low, fmaxf(fabsf(x[n][0]), fabsf(x[n][1])));
-        high = fmaxf(high, fmaxf(fabsf(x[n][2]), fabsf(x[n][3])));
-      }
-    }
-  };
-  /// Scales of 16 rows, and what undoes them in a product.
-  struct Scales {
-    ScanScale low;
-    ScanScale high;
-
-    __device__ explicit Scales(const Largest& x) : low(scan_row_max(x.low)), high(scan_row_max(x.high)) {
-      low.down *= scan_down;
-      high.down *= scan_down;
-    }
-    __device__ static Scales of(const float (&x)[8][4]) {
-      Largest l;
-      l.template look<0>(x);
-      return Scales(l);
-    }
-    __device__ void apply(float (&y)[8][4]) const { times(y, low.up, high.up); }
-    __device__ void undo(float (&y)[8][4]) const { times(y, low.down, high.down); }
-
-   private:
-    __device__ static void times(float (&y)[8][4], float l, float h) {
-#pragma unroll
-      for (unsigned n = 0; n < 8; ++n) {
-        y[n][0] *= l;
-        y[n][1] *= l;
-        y[n][2] *= h;
-        y[n][3] *= h;
-      }
-    }
-  };
-  /// Operands A: 16 rows of tiles [First, First + 8) of x.
-  struct Operands {
-    ScanA a[4];
-
-    template <unsigned First, unsigned N>
-    __device__ static Operands scaled(const float (&x)[N][4], const Scales& by) {
-      Operands o;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) o.a[k] = ScanA(x[First + 2 * k], x[First + 2 * k + 1], by.low.up, by.high.up);
-      return o;
-    }
-    /// Of numbers that have been scaled.
-    __device__ static Operands of(const float (&x)[8][4]) {
-      Operands o;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) o.a[k] = ScanA(x[2 * k], x[2 * k + 1], 1.0F, 1.0F);
-      return o;
-    }
-  };
-
-  /// y += x M^T for M of 64 rows and columns.
-  __device__ static void start(float (&y)[8][4], const Operands& x, std::uint32_t high, std::uint32_t low,
-                               unsigned lane) {
-    using Tile = ScanTile<64>;
-#pragma unroll
-    for (unsigned k = 0; k < 4; ++k) {
-      if constexpr (group) {
-        const unsigned at = Tile::group_b(k);
-        scan_group<false>(y, x.a[k].low, high + at);
-        scan_group<false>(y, x.a[k].high, low + at);
-        scan_group<false>(y, x.a[k].high, high + at);
-      } else {
-#pragma unroll
-        for (unsigned n = 0; n < 4; ++n) {
-          std::uint32_t b_high[4];
-          std::uint32_t b_low[4];
-          Tile::load_b(high, n, k, lane, b_high);
-          Tile::load_b(low, n, k, lane, b_low);
-          scan_multiply(y[2 * n], y[2 * n + 1], x.a[k], b_high, b_low);
-        }
-      }
-    }
-    group_commit();
-  }
-  /// The same for an M that is zero above the diagonal, `matrix` being its high halves and then its low ones.
-  __device__ static void start_lower(float (&y)[8][4], const Operands& x, std::uint32_t matrix, unsigned lane) {
-    using Tile = ScanTile<64>;
-    if constexpr (group) {
-      start(y, x, matrix, matrix + Tile::bytes, lane);
-    } else {
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-#pragma unroll
-        for (unsigned n = k; n < 4; ++n) {
-          std::uint32_t b_high[4];
-          std::uint32_t b_low[4];
-          Tile::load_b(matrix, n, k, lane, b_high);
-          Tile::load_b(matrix + Tile::bytes, n, k, lane, b_low);
-          scan_multiply(y[2 * n], y[2 * n + 1], x.a[k], b_high, b_low);
-        }
-      }
-    }
-  }
-  /// y += w k^T of columns [64 n, 64 n + 64) of k.
-  __device__ static void start_outer(float (&y)[8][4], const Operands& w, std::uint32_t k_high, unsigned n,
-                                     unsigned lane) {
-    using Tile = ScanTile<DK>;
-#pragma unroll
-    for (unsigned k = 0; k < 4; ++k) {
-      if constexpr (group) {
-        const unsigned at = Tile::group_b_turned(n, k);
-        scan_group<true>(y, w.a[k].low, k_high + at);
-        scan_group<true>(y, w.a[k].high, k_high + tile + at);
-        scan_group<true>(y, w.a[k].high, k_high + at);
-      } else {
-#pragma unroll
-        for (unsigned c = 0; c < 4; ++c) {
-          std::uint32_t b_high[4];
-          std::uint32_t b_low[4];
-          Tile::load_b_turned(k_high, 4 * n + c, k, lane, b_high);
-          Tile::load_b_turned(k_high + tile, 4 * n + c, k, lane, b_low);
-          scan_multiply(y[2 * c], y[2 * c + 1], w.a[k], b_high, b_low);
-        }
-      }
-    }
-    group_commit();
-  }
-  __device__ static void clear(float (&y)[8][4]) {
-#pragma unroll
-    for (unsigned n = 0; n < 8; ++n) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0F;
-    hold(y);
-  }
-  /// Waits until at most `Pending` batches of products are not done, y's not being among them.
-  template <unsigned Pending>
-  __device__ static void finish(float (&y)[8][4]) {
-    scan_group_wait<Pending>();
-    hold(y);
-  }
-  /// Nothing before this may come after it, or the other way round: the compiler does not know that a product started
-  /// earlier writes y later.
-  __device__ static void hold(float (&y)[8][4]) {
-    if constexpr (!group) return;
-#pragma unroll
-    for (unsigned n = 0; n < 8; ++n) {
-      asm volatile("" : "+f"(y[n][0]), "+f"(y[n][1]), "+f"(y[n][2]), "+f"(y[n][3]) : : "memory");
-    }
-  }
-
-  /// What a warp takes from chunk to chunk: S, its largest numbers, and v of the chunk that comes.
+  /// What a warp takes from chunk to chunk: S and its largest numbers.
   struct Carried {
     float s[tiles][4] = {};
-    Largest largest;
+    ScanLargest largest;
   };
 
   __device__ void go_through(const Warp& w, Carried& c, std::uint32_t here, const std::byte* memory,
@@ -334,12 +184,12 @@ struct CudaChunksBody {
     fetch<Whole>(w, x, chunk);  // early: it is needed after the first products
     float u[8][4];
     float y[8][4];
-    clear(u);
-    clear(y);
-    const Scales by(c.largest);
+    scan_clear(u);
+    scan_clear(y);
+    const ScanScales by(c.largest);
     read<0>(u, y, s, by, here, lane);
     if constexpr (DK == 128) read<8>(u, y, s, by, here, lane);
-    finish<1>(u);  // S k; S q goes on
+    scan_finish<1>(u);  // S k; S q goes on
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
       const float2 decay = *reinterpret_cast<const float2*>(e + 8 * n);
@@ -349,21 +199,21 @@ struct CudaChunksBody {
       x[n][3] -= decay.y * by.high.down * u[n][3];
     }
     {
-      const Scales of = Scales::of(x);
-      const Operands a = Operands::template scaled<0>(x, of);
-      clear(u);
+      const ScanScales of = ScanScales::of(x);
+      const ScanOperands a = ScanOperands::template scaled<0>(x, of);
+      scan_clear(u);
       group_begin();
-      start_lower(u, a, here + 4 * tile, lane);
-      finish<0>(u);  // T x, which is u
-      hold(y);
+      scan_start_lower(u, a, here + 4 * tile, lane);
+      scan_finish<0>(u);  // T x, which is u
+      scan_hold(y);
       of.undo(u);
     }
-    const Scales of = Scales::of(u);
+    const ScanScales of = ScanScales::of(u);
     of.apply(u);
-    const Operands a = Operands::of(u);
-    clear(x);
+    const ScanOperands a = ScanOperands::of(u);
+    scan_clear(x);
     group_begin();
-    start_lower(x, a, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);
+    scan_start_lower(x, a, here + 4 * tile + 2 * CudaChunkFactors::tile, lane);
     // The decays to the chunk's end are at most 1: the same scale will do.
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
@@ -373,12 +223,12 @@ struct CudaChunksBody {
       u[n][2] *= decay.x;
       u[n][3] *= decay.y;
     }
-    const Operands b = Operands::of(u);
+    const ScanOperands b = ScanOperands::of(u);
     const float decay = e[63 - mine];
-    clear(u);
+    scan_clear(u);
     group_begin();
-    start_outer(u, b, here, 0, lane);
-    finish<1>(x);  // P u
+    scan_start_outer<DK>(u, b, here, 0, lane);
+    scan_finish<1>(x);  // P u
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
       const float2 d = *reinterpret_cast<const float2*>(e + 8 * n);
@@ -388,9 +238,9 @@ struct CudaChunksBody {
       x[n][3] = (d.y * by.high.down * y[n][3] + of.high.down * x[n][3]) * inv;
     }
     if constexpr (DK == 128) {
-      clear(y);
+      scan_clear(y);
       group_begin();
-      start_outer(y, b, here, 1, lane);
+      scan_start_outer<DK>(y, b, here, 1, lane);
     }
     float* out = in.a.out + ((first + mine) * r.n_v_heads + w.h) * r.d_v + w.column;
     const std::size_t step = r.n_v_heads * r.d_v;
@@ -406,16 +256,16 @@ struct CudaChunksBody {
       }
       out += 8 * step;
     }
-    c.largest = Largest();
+    c.largest = ScanLargest();
     if constexpr (DK == 128) {
-      finish<1>(u);
+      scan_finish<1>(u);
       move_on<0>(s, u, of, decay);
       c.largest.template look<0>(s);
-      finish<0>(y);
+      scan_finish<0>(y);
       move_on<8>(s, y, of, decay);
       c.largest.template look<8>(s);
     } else {
-      finish<0>(u);
+      scan_finish<0>(u);
       move_on<0>(s, u, of, decay);
       c.largest.template look<0>(s);
     }
@@ -423,17 +273,17 @@ struct CudaChunksBody {
 
   /// Starts u += S k, and then y += S q, scaled, of 64 elements from 8 * First on.
   template <unsigned First>
-  __device__ static void read(float (&u)[8][4], float (&y)[8][4], const float (&s)[tiles][4], const Scales& by,
+  __device__ static void read(float (&u)[8][4], float (&y)[8][4], const float (&s)[tiles][4], const ScanScales& by,
                               std::uint32_t here, unsigned lane) {
-    const Operands a = Operands::template scaled<First>(s, by);
+    const ScanOperands a = ScanOperands::template scaled<First>(s, by);
     const std::uint32_t at = here + First / 8 * ScanTile<64>::square;
     group_begin();
-    start(u, a, at, at + tile, lane);
-    start(y, a, at + 2 * tile, at + 3 * tile, lane);
+    scan_start(u, a, at, at + tile, lane);
+    scan_start(y, a, at + 2 * tile, at + 3 * tile, lane);
   }
   /// S = S * decay + y, of 64 elements from 8 * First on.
   template <unsigned First>
-  __device__ static void move_on(float (&s)[tiles][4], const float (&y)[8][4], const Scales& by, float decay) {
+  __device__ static void move_on(float (&s)[tiles][4], const float (&y)[8][4], const ScanScales& by, float decay) {
 #pragma unroll
     for (unsigned n = 0; n < 8; ++n) {
       s[First + n][0] = fmaf(s[First + n][0], decay, y[n][0] * by.low.down);
