@@ -257,7 +257,8 @@ struct ScanInputs {
   memra::Status run(Dev& dev, const memra::RecurView& r, const memra::ScanArgs& a) const {
     const memra::ops_for<Dev> ops(dev);
     const bool delta = s.rule == memra::ScanRule::gated_delta || s.rule == memra::ScanRule::kda;
-    return delta ? ops.delta_scan(r, a, {scratch.data(), scratch.size()}) : ops.linear_scan(r, a);
+    return delta ? ops.delta_scan(r, a, {scratch.data(), memra::detail::chunk_scan_bytes(s.n_v, r.rows)})
+                 : ops.linear_scan(r, a);
   }
 
  private:

@@ -166,7 +166,7 @@ TEST_CASE("strides, and a call that does not fit", "[scan]") {
 TEST_CASE("what delta_scan refuses of the chunked class", "[scan]") {
   const ChunkShape shape{2, 4, 32, 16, {}};
   ChunkLayer l(shape, 64, 0.3F);
-  std::vector<float> out(64 * 64);
+  std::vector<float> out(std::size_t{64} * 64);
   HostDev dev;
   const auto ws = memra::check(memra::Workspace<HostDev>::create(dev, memra::detail::chunk_scan_bytes(4, 64)));
   const memra::ops_for<HostDev> ops(dev);

@@ -296,7 +296,7 @@ struct CudaChunksBody {
 
 /// By geometry alone, for every position and number of rows.
 inline bool cuda_chunks_fit(const RecurView& r) noexcept {
-  return (r.d_k == 64 || r.d_k == 128) && r.d_v % 16 == 0 && r.n_v_heads <= 65535;
+  return (r.d_k == 64 || r.d_k == 128) && r.d_v % 16 == 0 && r.n_v_heads <= 65535 && CudaKeyHeads::fits(r);
 }
 
 template <unsigned DK, unsigned Stages, unsigned Together, class D>
