@@ -102,7 +102,7 @@ constexpr std::size_t draft_scratch_bytes(std::size_t n_heads, std::size_t /*n_k
 inline constexpr std::size_t scan_group_chunks = 64;
 
 /// Bytes of one chunk's factors of one value head: two matrices of 64 x 64 floats, and two floats per token.
-inline constexpr std::size_t scan_chunk_bytes = 4 * (2 * 64 * 64 + 2 * 64);
+inline constexpr std::size_t scan_chunk_bytes = std::size_t{4} * (2 * 64 * 64 + 2 * 64);
 
 /// Scratch of delta_scan in its chunked class; 256 bytes more let kernels align its start.
 constexpr std::size_t chunk_scan_bytes(std::size_t n_v_heads, std::size_t rows) noexcept {
