@@ -394,7 +394,7 @@ void failure_properties(std::vector<Property>& out) {
                      if (!log) return;  // an AnyDev of a device that has none
                      auto b = dev.zeros(64);
                      if (!r.that(b, "zeros")) return;
-                     for (const bool download : std::array{false, true}) {
+                     for (const bool download : std::array<bool, 2>{false, true}) {
                        const auto batch = log->batch;
                        r.that(dev.fill(b->data(), std::byte{1}, 64), "fill");
                        if (download) {

@@ -175,8 +175,8 @@ std::vector<Property> kernel_properties() {
            Made<Make> made;
            detail::KernelModel<Dev> whole(made.dev());
            r.that(whole.forward(20), "20 rows at once");
-           for (const memra::Strategy by :
-                std::array{memra::Strategy::replay, memra::Strategy::planes, memra::Strategy::stash}) {
+           for (const memra::Strategy by : std::array<memra::Strategy, 3>{
+                    memra::Strategy::replay, memra::Strategy::planes, memra::Strategy::stash}) {
              detail::KernelModel<Dev> m(made.dev());
              r.that(m.forward(3), "3 rows");
              for (const std::size_t accept : std::array<std::size_t, 5>{0, 2, 4, 1, 3}) {

@@ -177,7 +177,8 @@ struct CudaApi {
                       std::size_t shared_bytes, Stream s) noexcept {
     return cudaLaunchKernel(kernel, dim3(x, y, z), dim3(threads, 1, 1), args, shared_bytes, s);
   }
-  /// As `launch`, for a kernel that waits for the one before it by itself: where the device can, it begins early.
+  /// Optional in an Api: as `launch`, for a kernel that waits for the one before it by itself: where the device can, it
+  /// begins early.
   static Error launch_early(const Driver& d, const void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads,
                             void** args, std::size_t shared_bytes, Stream s) noexcept {
     cudaLaunchAttribute early{};
