@@ -6,6 +6,7 @@
 #include <memory>
 #include <memra/detail/queued_work.hpp>
 #include <memra/views.hpp>
+#include <utility>
 #include <vector>
 
 namespace memra::detail {
@@ -54,9 +55,11 @@ class Lineage {
       const auto record = r.lock();
       if (!record || record->pos <= from) continue;
       for (const auto& d : devices) open ? record->work.open(*d.dev) : record->work.add(*d.dev);
+      open_ = open_ || open;
     }
   }
   void close() noexcept {
+    if (!std::exchange(open_, false)) return;  // as every step ends but those of a replay
     for (const std::weak_ptr<SnapRecord>& r : records_) {
       if (const auto record = r.lock()) record->work.close();
     }
@@ -71,6 +74,7 @@ class Lineage {
 
  private:
   std::vector<std::weak_ptr<SnapRecord>> records_;
+  bool open_ = false;  // some record waits for close()
 };
 
 }  // namespace memra::detail
