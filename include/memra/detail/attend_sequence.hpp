@@ -1,11 +1,11 @@
 // One sequence in the table of attend_batch.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/kv_range.hpp>
 #include <memra/detail/portable_plane.hpp>
+#include <memra/layout.hpp>
 #include <memra/views.hpp>
 #include <type_traits>
 
@@ -13,12 +13,10 @@ namespace memra::detail {
 
 /// A sequence's planes in each form in which kernels want them, worked out on the host when the table is made.
 struct alignas(64) AttendSequence {
-  using Description = std::array<std::byte, 128>;
-
-  /// K's and V's planes as a copy engine wants them described, and whether they are: `describe` of kernel sets that use
-  /// one fills these. First, so that they are aligned as the entry is.
-  Description k_boxes = {};
-  Description v_boxes = {};
+  /// K's and V's sub-planes as a copy engine wants them described, and whether they are: `describe` of kernel sets that
+  /// use one fills these. First, so that they are aligned as the entry is.
+  std::byte k_boxes[max_sub_planes][128] = {};
+  std::byte v_boxes[max_sub_planes][128] = {};
   bool described = false;
   KvReadView kv;  ///< at.rows is not the call's
   PortableSource k;

@@ -126,8 +126,8 @@ struct PortableAttendBatch {
     if (row >= rows.count) return;
     const AttendSequence& s = batch.table[sequence];
     PortableAttend one = first;
-    one.k = s.k;
-    one.v = s.v;
+    one.k.take(s.k);
+    one.v.take(s.v);
     one.range = s.range;
     one.pos_d = s.kv.at.pos_d;
     one.a.q += rows.first * one.a.n_heads * one.dk;

@@ -81,8 +81,8 @@ struct HipAttend {
     return item.x / ((shape.n_heads / shape.n_kv_heads + queries - 1) / queries);
   }
   __device__ void take(const AttendSequence& s, std::size_t first) {
-    k = s.k;
-    v = s.v;
+    k.take(s.k);
+    v.take(s.v);
     q += first * shape.n_heads * Dim;
   }
 
