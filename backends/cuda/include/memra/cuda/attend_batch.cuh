@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/batch_views.hpp>
 #include <memra/cuda/api.hpp>
+#include <memra/cuda/attend_mma.cuh>
 #include <memra/detail/attend_sequence.hpp>
 #include <memra/launch.hpp>
 
@@ -18,6 +19,7 @@ namespace memra::detail {
 template <class One>
 struct CudaAttendBatch {
   static constexpr unsigned block_threads = One::block_threads;
+  static constexpr bool waits_itself = true;
 
   One one;
   AttendBatchView batch;
@@ -25,6 +27,8 @@ struct CudaAttendBatch {
   unsigned chunks;
 
   __device__ void block(const Item& item) const {
+    let_next_begin();
+    wait_for_previous();
     const std::size_t depth = one.depth();
     const std::size_t sequence = item.z / depth;
     const AttendBatchView::Rows rows = batch.rows_of(sequence);
@@ -44,7 +48,7 @@ struct CudaAttendBatch {
   }
 };
 
-/// The same for kernels with shared memory, and copies by the engine.
+/// The same for kernels with shared memory, and with copies by the engine.
 template <class One>
 struct CudaAttendBatchShared : CudaAttendBatch<One> {
   std::size_t shared_bytes() const noexcept { return this->one.shared_bytes(); }
