@@ -72,6 +72,23 @@ Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& 
   return launch(dev, "attend_batch_fold", grid, CudaAttendBatch<CudaAttendFold>{fold, *c.batch, c.stride(), 1});
 }
 
+/// What the device behind `dev`, a CudaDev or a wrapper of one, has of something.
+template <class D>
+std::size_t cuda_has(D& dev, cudaDeviceAttr what) noexcept {
+  if constexpr (requires { dev.inner(); }) {
+    return cuda_has(dev.inner(), what);
+  } else {
+    int n = 0;
+    return cudaDeviceGetAttribute(&n, what, dev.ordinal()) == cudaSuccess ? static_cast<std::size_t>(n) : 0;
+  }
+}
+
+/// Shared memory that a block may have.
+template <class D>
+std::size_t cuda_shared_limit(D& dev) noexcept {
+  return cuda_has(dev, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
 /// Chunks that a block of a batch takes: as many as leave two blocks for each place on the device.
 inline std::size_t cuda_batch_chunks(std::size_t blocks, std::size_t chunks, std::size_t places) noexcept {
   const std::size_t runs = 2 * places / (blocks == 0 ? 1 : blocks);
@@ -87,7 +104,8 @@ Status cuda_attend_pass(D& dev, const CudaAttendCall& c, const CudaAttendShape& 
     if (Status s = launch(dev, "attend", grid, body); !s) return s;
   } else {
     grid.z = c.batch->n;
-    const std::size_t chunks = cuda_batch_chunks(grid.x * grid.z, grid.y, 132 * Body::least_blocks);
+    const std::size_t chunks =
+        cuda_batch_chunks(grid.x * grid.z, grid.y, Body::least_blocks * cuda_has(dev, cudaDevAttrMultiProcessorCount));
     grid.y = (grid.y + chunks - 1) / chunks;
     const CudaAttendBatchMapped<Body> all{{{body, *c.batch, c.stride(), static_cast<unsigned>(chunks)}}};
     if (Status s = launch(dev, "attend_batch", grid, all); !s) return s;
@@ -144,18 +162,6 @@ Status cuda_attend_any(D& dev, const CudaAttendCall& c, const CudaAttendShape& s
   }
   return c.batch == nullptr ? PortableKernels::attend(dev, kv, c.a, c.ws)
                             : PortableKernels::attend_batch(dev, *c.batch, c.a, c.ws);
-}
-
-/// Shared memory that a block may have on the device behind `dev`, a CudaDev or a wrapper of one.
-template <class D>
-std::size_t cuda_shared_limit(D& dev) noexcept {
-  if constexpr (requires { dev.inner(); }) {
-    return cuda_shared_limit(dev.inner());
-  } else {
-    int bytes = 0;
-    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, dev.ordinal()) != cudaSuccess) return 0;
-    return static_cast<std::size_t>(bytes);
-  }
 }
 
 /// The kernels of a pair of formats and head dimension. How many columns a block takes changes no bit of any: the
