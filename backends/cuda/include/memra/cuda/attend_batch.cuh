@@ -27,8 +27,8 @@ struct CudaAttendBatch {
   unsigned chunks;
 
   __device__ void block(const Item& item) const {
-    let_next_begin();
     wait_for_previous();
+    let_next_begin();
     const std::size_t depth = one.depth();
     const std::size_t sequence = item.z / depth;
     const AttendBatchView::Rows rows = batch.rows_of(sequence);
