@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/chunk_scan.hpp>
 #include <memra/detail/host_argmax.hpp>
 #include <memra/detail/host_attend.hpp>
@@ -40,6 +42,17 @@ struct HostKernels {
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
     return launch(dev, "attend", Grid{kv.n_kv_heads, 1, 1}, detail::AttendBody<detail::NativeSimd>{kv, a, ws.data});
+  }
+
+  template <class D>
+  static Status describe(D&, detail::AttendSequence&) noexcept {
+    return {};
+  }
+
+  template <class D>
+  static Status attend_batch(D& dev, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    return launch(dev, "attend_batch", Grid{b.common.n_kv_heads, 1, 1},
+                  detail::AttendBatchBody<detail::NativeSimd>{b, a, ws.data});
   }
 
   template <class D>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memra/any_dev.hpp>
+#include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
 #include <memra/codec.hpp>
 #include <memra/dflash_kv.hpp>

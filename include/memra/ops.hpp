@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/error.hpp>
 #include <memra/round_types.hpp>
@@ -123,23 +124,29 @@ class ops_for {
   /// @param ws at least attend_scratch_bytes of this shape (plan.workspace_bytes covers every layer)
   Status attend(const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) const noexcept {
     if (kv.at.rows == 0) return {};
-    if (!kv.k || (!kv.v && !kv.v_in_k) || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
-      return detail::bad_op("attend", "a plane, q, out or pos_d is null; expected all of them");
-    }
-    if (kv.head_dim_v == 0) return detail::bad_op("attend", "the rows have no values; they are keys of an indexer");
-    if (kv.n_kv_heads == 0 || a.n_heads == 0 || a.n_heads % kv.n_kv_heads != 0) {
-      return Status::failure(ErrorKind::bad_argument, "attend", 0, 0,
-                             "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads,
-                             kv.n_kv_heads);
-    }
-    if (Status s = check_planes("attend", kv); !s) return s;
-    if (Status s =
-            need("attend", ws,
-                 detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows));
-        !s) {
-      return s;
-    }
+    if (Status s = check_attend("attend", kv, a); !s) return s;
+    const std::size_t bytes =
+        detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows);
+    if (Status s = need("attend", ws, bytes); !s) return s;
     return K::attend(*dev_, kv, a, ws);
+  }
+
+  /// attend of many sequences in one launch, each with its own cache, position and row count; bit for bit what attend
+  /// gives to each alone. Where one sees no key its rows become zeros; one without rows in the call sits it out.
+  /// @param b   a layer of an AttendBatch
+  /// @param a   q and out hold the rows of all sequences, one sequence behind the other, in the batch's order
+  /// @param ws  at least AttendBatch::workspace_bytes (plan.workspace_bytes(rows, n) is never less)
+  Status attend_batch(const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) const noexcept {
+    if (b.n == 0 || b.common.at.rows == 0) return {};
+    if (b.table == nullptr || b.starts == nullptr) {
+      return detail::bad_op("attend_batch", "the table or its row counts are null; expected a layer of an AttendBatch");
+    }
+    const KvReadView& kv = b.common;
+    if (Status s = check_attend("attend_batch", kv, a); !s) return s;
+    const std::size_t bytes = detail::attend_batch_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v,
+                                                                 b.n, kv.at.rows, b.most_keys);
+    if (Status s = need("attend_batch", ws, bytes); !s) return s;
+    return K::attend_batch(*dev_, b, a, ws);
   }
 
   /// Convolution of `r.rows` tokens and the update of the ring; works for every rows >= 1, also rows < d_conv - 1. In a
@@ -305,6 +312,19 @@ class ops_for {
       return detail::bad_op(op, "a ring needs whole tiles of 64 rows, as many for K as for V and for all of the call");
     }
     return {};
+  }
+
+  static Status check_attend(const char* op, const KvReadView& kv, const AttendArgs& a) noexcept {
+    if (!kv.k || (!kv.v && !kv.v_in_k) || a.q == nullptr || a.out == nullptr || kv.at.pos_d == nullptr) {
+      return detail::bad_op(op, "a plane, q, out or pos_d is null; expected all of them");
+    }
+    if (kv.head_dim_v == 0) return detail::bad_op(op, "the rows have no values; they are keys of an indexer");
+    if (kv.n_kv_heads == 0 || a.n_heads == 0 || a.n_heads % kv.n_kv_heads != 0) {
+      return Status::failure(ErrorKind::bad_argument, op, 0, 0,
+                             "%zu query heads over %zu kv heads; expected a positive multiple", a.n_heads,
+                             kv.n_kv_heads);
+    }
+    return check_planes(op, kv);
   }
 
   static Status other_rule(const char* op, ScanRule rule) noexcept {

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/chunk_scan.hpp>
 #include <memra/detail/portable_attend.hpp>
 #include <memra/detail/portable_chunk_scan.hpp>
@@ -33,6 +35,20 @@ struct PortableKernels {
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView&) noexcept {
     return launch(dev, "attend", Grid{detail::portable_groups(kv.head_dim_v), a.n_heads, kv.at.rows},
                   detail::PortableAttend(kv, a));
+  }
+
+  /// Before a sequence goes into a table of attend_batch, on the host: adds what the kernels of a device want to find
+  /// there. Portable ones have all they need.
+  template <class D>
+  static Status describe(D&, detail::AttendSequence&) noexcept {
+    return {};
+  }
+
+  template <class D>
+  static Status attend_batch(D& dev, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView&) noexcept {
+    return launch(dev, "attend_batch",
+                  Grid{detail::portable_groups(b.common.head_dim_v), a.n_heads, b.n * b.common.at.rows},
+                  detail::PortableAttendBatch(b, a));
   }
 
   template <class D>

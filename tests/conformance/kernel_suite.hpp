@@ -13,6 +13,7 @@
 #include <memra/ops.hpp>
 #include <memra/workspace.hpp>
 #include <string>
+#include <support/batch_case.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -214,6 +215,15 @@ std::vector<Property> kernel_properties() {
                          memra::HostDev host;
                          r.that(run(made.dev()) == run(host), std::string(memra::to_string(f)) + " differs");
                        }
+                     }
+                   }});
+    out.push_back({"C10 sequences that attend in one launch get the bits of a call each", [](Report& r) {
+                     Made<Make> made;
+                     memra_test::KvShape s;
+                     const memra_test::BatchOn<Dev> b(made.dev(), s, {89, 5, 70, 40}, 3);
+                     for (const std::vector<memra_test::Turn>& turns : std::vector<std::vector<memra_test::Turn>>{
+                              {{88, 1}, {4, 1}, {69, 1}, {39, 1}}, {{70, 17}, {0, 5}, {60, 0}, {-3, 2}}}) {
+                       r.that(b.together(made.dev(), turns) == b.alone(made.dev(), turns), "the bits differ");
                      }
                    }});
     out.push_back({"S8 a workspace that is too small is refused before anything runs", [](Report& r) {

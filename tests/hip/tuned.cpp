@@ -7,6 +7,7 @@
 #include <gpu/gpu_ops.hpp>
 #include <gpu/support.hpp>
 #include <memra/host_ops.hpp>
+#include <support/batch_case.hpp>
 #include <support/catch.hpp>
 #include <support/op_cases.hpp>
 #include <utility>
@@ -128,6 +129,28 @@ TEST_CASE("tuned attend is within its class of the host, and each row's bits are
   }
   std::printf("attend: largest relative distance to the host %.2e\n", worst);
   CHECK(worst > 0);  // not the portable kernel, which gives the host's bits
+}
+
+TEST_CASE("sequences that attend in one launch get the bits of a call each", "[tuned]") {
+  Gpu dev = make_gpu();
+  for (const F f : {F::q8_0, F::f16, F::f32}) {  // the last by portable kernels
+    KvShape s;
+    s.k_format = f;
+    s.v_format = f == F::q8_0 ? F::q5_1 : f;
+    s.n_heads = 6;
+    s.dk = s.dv = f == F::f16 ? 128 : 64;
+    s.layout = memra::Layout::split;
+    s.window = f == F::f16 ? 100 : 0;
+    const BatchOn<Gpu> b(dev, s, {300, 5, 70}, 3);                 // two pieces, one
+    const std::vector<Turn> turns = {{280, 17}, {4, 1}, {66, 3}};  // two passes of rows
+    const std::vector<Turn> others = {{299, 1}, {-2, 1}, {60, 0}};
+    on_every_wave([&] {
+      const Bytes want = b.alone(dev, turns);
+      CHECK((b.together(dev, turns) == want));
+      CHECK((b.together(dev, others) == b.alone(dev, others)));
+      CHECK_FALSE((b.together(dev, {{279, 17}, {4, 1}, {66, 3}}) == want));
+    });
+  }
 }
 
 TEST_CASE("tuned attend: infinite values, a query that is not a number, keys that no row sees", "[tuned]") {

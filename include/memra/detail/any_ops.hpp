@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
 #include <memra/error.hpp>
 #include <memra/ops.hpp>
 #include <memra/round_views.hpp>
@@ -16,6 +17,8 @@ namespace detail {
 struct AnyOps {
   Status (*append)(void*, const KvWriteView&, const float*, const float*) noexcept;
   Status (*attend)(void*, const KvReadView&, const AttendArgs&, const WorkspaceView&) noexcept;
+  Status (*describe)(void*, AttendSequence&) noexcept;
+  Status (*attend_batch)(void*, const AttendBatchView&, const AttendArgs&, const WorkspaceView&) noexcept;
   Status (*conv_update)(void*, const RecurView&, const ConvArgs&) noexcept;
   Status (*delta_scan)(void*, const RecurView&, const ScanArgs&) noexcept;
   Status (*chunk_scan)(void*, const RecurView&, const ScanArgs&, const WorkspaceView&) noexcept;
@@ -39,6 +42,10 @@ inline constexpr AnyOps any_ops = {
     },
     [](void* d, const KvReadView& v, const AttendArgs& a, const WorkspaceView& ws) noexcept {
       return D::kernels::attend(*static_cast<D*>(d), v, a, ws);
+    },
+    [](void* d, AttendSequence& s) noexcept { return D::kernels::describe(*static_cast<D*>(d), s); },
+    [](void* d, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+      return D::kernels::attend_batch(*static_cast<D*>(d), b, a, ws);
     },
     [](void* d, const RecurView& r, const ConvArgs& a) noexcept {
       return D::kernels::conv_update(*static_cast<D*>(d), r, a);
@@ -90,6 +97,14 @@ struct AnyKernels {
   template <class D>
   static Status attend(D& d, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
     return d.ops().attend(d.target(), kv, a, ws);
+  }
+  template <class D>
+  static Status describe(D& d, detail::AttendSequence& s) noexcept {
+    return d.ops().describe(d.target(), s);
+  }
+  template <class D>
+  static Status attend_batch(D& d, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    return d.ops().attend_batch(d.target(), b, a, ws);
   }
   template <class D>
   static Status conv_update(D& d, const RecurView& r, const ConvArgs& a) noexcept {

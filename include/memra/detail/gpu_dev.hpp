@@ -72,6 +72,8 @@ class GpuDev {
   /// @pre not moved-from
   Stream stream() const noexcept { return state_->stream; }
   int ordinal() const noexcept { return state_->ordinal; }
+  /// What kernels ask of the vendor's driver. @pre not moved-from
+  const typename Api::Driver& driver() const noexcept { return state_->driver; }
 
   /// @return out_of_memory; bad_state while capturing. Contents undefined
   Result<Buffer> alloc(std::size_t n) noexcept {

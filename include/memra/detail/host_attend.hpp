@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memra/batch_views.hpp>
 #include <memra/codec.hpp>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/host_attend_tile.hpp>
 #include <memra/detail/host_scratch.hpp>
 #include <memra/detail/host_turn.hpp>
@@ -42,9 +44,13 @@ struct AttendBody {
 
   void operator()(const Item& item) const noexcept {
     const std::size_t group = a.n_heads / kv.n_kv_heads;
-    const std::size_t floats = attend_head_floats(group, kv.head_dim_k, kv.head_dim_v, kv.at.rows);
+    run(item.x, aligned_floats(scratch) + item.x * attend_head_floats(group, kv.head_dim_k, kv.head_dim_v, kv.at.rows));
+  }
+
+  /// @param f  attend_head_floats floats for one kv head
+  void run(std::size_t kv_head, float* f) const noexcept {
+    const std::size_t group = a.n_heads / kv.n_kv_heads;
     const std::size_t queries = group * std::min(kv.at.rows, attend_block_rows);
-    float* f = aligned_floats(scratch) + item.x * floats;
     AttendHead head{};
     head.dk = kv.head_dim_k;
     head.dv = kv.head_dim_v;
@@ -56,7 +62,7 @@ struct AttendBody {
     head.m = head.p + queries * attend_tile;
     head.l = head.m + queries;
     for (std::size_t r0 = 0; r0 < kv.at.rows; r0 += attend_block_rows) {
-      block(head, item.x, group, r0, std::min(kv.at.rows - r0, attend_block_rows));
+      block(head, kv_head, group, r0, std::min(kv.at.rows - r0, attend_block_rows));
     }
   }
 
@@ -143,6 +149,29 @@ struct AttendBody {
     }
     for (std::size_t r = from; !kv.v_in_k && r < to; ++r) {
       decode_row(kv.v, v_row + r, kv_head * head.dv, head.dv, head.values + r * head.dv);
+    }
+  }
+};
+
+/// attend_batch, one kv head per item: one sequence after the other, each by AttendBody.
+template <class Simd>
+struct AttendBatchBody {
+  AttendBatchView batch;
+  AttendArgs a;
+  std::byte* scratch;
+
+  void operator()(const Item& item) const noexcept {
+    const KvReadView& c = batch.common;
+    // Heads' places do not depend on what a sequence's rows are: other items are at other sequences.
+    float* const own = aligned_floats(scratch) +
+                       item.x * attend_head_floats(a.n_heads / c.n_kv_heads, c.head_dim_k, c.head_dim_v, c.at.rows);
+    for (std::size_t i = 0; i < batch.n; ++i) {
+      const AttendBatchView::Rows rows = batch.rows_of(i);
+      AttendBody<Simd> one{batch.table[i].kv, a, nullptr};
+      one.kv.at.rows = rows.count;
+      one.a.q += rows.first * a.n_heads * c.head_dim_k;
+      one.a.out += rows.first * a.n_heads * c.head_dim_v;
+      one.run(item.x, own);
     }
   }
 };

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/kv_range.hpp>
 #include <memra/detail/math.hpp>
 #include <memra/detail/platform.hpp>
@@ -107,6 +109,30 @@ struct PortableAttend {
       for (std::size_t d = 0; d < n; ++d) s = s + product(product(q[first + d], a.scale), x[d]);
     }
     return s;
+  }
+};
+
+/// attend_batch: item (group of 32 output elements, query head, sequence and its row).
+struct PortableAttendBatch {
+  PortableAttend first;  ///< of the first sequence
+  AttendBatchView batch;
+
+  PortableAttendBatch(const AttendBatchView& b, const AttendArgs& args) noexcept : first(b.common, args), batch(b) {}
+
+  MEMRA_HD void operator()(const Item& item) const noexcept {
+    const std::size_t sequence = item.z / batch.common.at.rows;
+    const std::size_t row = item.z % batch.common.at.rows;
+    const AttendBatchView::Rows rows = batch.rows_of(sequence);
+    if (row >= rows.count) return;
+    const AttendSequence& s = batch.table[sequence];
+    PortableAttend one = first;
+    one.k.take(s.k);
+    one.v.take(s.v);
+    one.range = s.range;
+    one.pos_d = s.kv.at.pos_d;
+    one.a.q += rows.first * one.a.n_heads * one.dk;
+    one.a.out += rows.first * one.a.n_heads * one.dv;
+    one({item.x, item.y, row});
   }
 };
 

@@ -51,6 +51,15 @@ struct PortablePlane {
   /// Physical row of a stream row that is there.
   MEMRA_HD std::size_t phys(std::size_t row) const noexcept { return ring ? row % rows : row - base; }
 
+  /// Becomes a plane of the same format, layout and width with other rows, elsewhere.
+  MEMRA_HD void take(const PortablePlane& other) noexcept {
+    first.quants = other.first.quants;
+    first.fifths = other.first.fifths;
+    first.scales = other.first.scales;
+    rows = other.rows;
+    base = other.base;
+  }
+
   MEMRA_HD Cursor at(std::size_t row, std::size_t block) const noexcept {
     return {first.quants + row * quant_row + block * first.quant_stride,
             first.fifths + row * fifth_row + block * first.fifth_stride,

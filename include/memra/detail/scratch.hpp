@@ -31,12 +31,22 @@ constexpr std::size_t attend_head_floats(std::size_t group, std::size_t head_dim
 /// No row is cut into more pieces than this.
 inline constexpr std::size_t attend_chunks_bound = 128;
 
+/// No kernel cuts keys into smaller pieces.
+inline constexpr std::size_t attend_least_keys = 128;
+
 /// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece
 /// and kv head, a warp of it per 32 elements of V, sixteen warps on each of some 130 multiprocessors.
 constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
   std::size_t n = 16;
   while (n < attend_chunks_bound && 2 * n * n_kv_heads * std::max<std::size_t>(head_dim_v / 32, 1) <= 2048) n *= 2;
   return n;
+}
+
+/// As attend_most_chunks, of rows that see fewer than `most_keys` keys.
+constexpr std::size_t attend_batch_chunks(std::size_t n_kv_heads, std::size_t head_dim_v,
+                                          std::size_t most_keys) noexcept {
+  const std::size_t whole = most_keys / attend_least_keys + (most_keys % attend_least_keys == 0 ? 0 : 1);
+  return std::min(attend_most_chunks(n_kv_heads, head_dim_v), whole);
 }
 
 /// Scratch of attend where keys are split: per query row of a pass, query head and piece, the weighted sum of values,
@@ -82,6 +92,33 @@ inline constexpr std::size_t draft_pieces_bound = 64;
 /// Most pieces that `keys` visible keys lie in: on an absolute grid, so one more than they would fill.
 constexpr std::size_t draft_most_pieces(std::size_t keys) noexcept {
   return std::min((keys >> draft_piece_shift) + 1, draft_pieces_bound) + 1;
+}
+
+/// Floats of one sequence of attend_batch where keys are split.
+constexpr std::size_t attend_batch_floats(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_v,
+                                          std::size_t rows, std::size_t most_keys) noexcept {
+  return std::min(rows, attend_block_rows) * n_heads * attend_batch_chunks(n_kv_heads, head_dim_v, most_keys) *
+         (head_dim_v + 2);
+}
+
+/// From one sequence's to the next one's: whole cache lines.
+constexpr std::size_t attend_batch_stride(std::size_t floats) noexcept {
+  return (floats + 15) / 16 * 16;
+}
+
+/// Scratch of attend_batch for `n` sequences of up to `rows` rows that see fewer than `most_keys` keys. On the host
+/// they take turns in what one needs; where keys are split each has its own. Never more than n times
+/// attend_scratch_bytes.
+/// @pre n > 0
+constexpr std::size_t attend_batch_scratch_bytes(std::size_t n_heads, std::size_t n_kv_heads, std::size_t head_dim_k,
+                                                 std::size_t head_dim_v, std::size_t n, std::size_t rows,
+                                                 std::size_t most_keys) noexcept {
+  if (!attend_scratch_fits(n_heads, n_kv_heads, head_dim_k, head_dim_v)) return no_scratch;
+  const std::size_t group = n_kv_heads == 0 ? 0 : n_heads / n_kv_heads;
+  const std::size_t turn = 4 * n_kv_heads * attend_head_floats(group, head_dim_k, head_dim_v, rows);
+  const std::size_t one = attend_batch_floats(n_heads, n_kv_heads, head_dim_v, rows, most_keys);
+  const CheckedSize split = (CheckedSize(attend_batch_stride(one)) * (n - 1) + one) * 4;
+  return split.valid() && split.value() < no_scratch - 64 ? std::max(turn, split.value()) + 64 : no_scratch;
 }
 
 /// Scratch of draft_attend: for every query row, the scores of one head against all committed rows that it may meet

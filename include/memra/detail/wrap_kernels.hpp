@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
 #include <memra/error.hpp>
 #include <memra/ops.hpp>
 #include <memra/round_views.hpp>
@@ -22,6 +23,15 @@ struct WrapKernels {
   template <class D>
   static Status attend(D& d, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
     return run(d, "attend", [=](Inner& in) noexcept { return kernels_of<Inner>::attend(in, kv, a, ws); });
+  }
+  /// No launch, and nothing on the device: passed on at once.
+  template <class D>
+  static Status describe(D& d, AttendSequence& s) noexcept {
+    return kernels_of<Inner>::describe(d.inner(), s);
+  }
+  template <class D>
+  static Status attend_batch(D& d, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    return run(d, "attend_batch", [=](Inner& in) noexcept { return kernels_of<Inner>::attend_batch(in, b, a, ws); });
   }
   template <class D>
   static Status conv_update(D& d, const RecurView& r, const ConvArgs& a) noexcept {

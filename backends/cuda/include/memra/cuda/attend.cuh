@@ -15,6 +15,7 @@
 #include <memra/cuda/attend_block.cuh>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/launch.hpp>
 
 namespace memra::detail {
@@ -64,9 +65,41 @@ struct CudaAttend : CudaAttendAdd<Block> {
   static_assert(attend_chunk_unit % step_keys == 0);
 
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
-  __device__ void block(const Item& item) const {
+  __device__ void block(const Item& item) const { run<false>(item, 1, k.maps, v.maps); }
+
+  /// For CudaAttendBatch: what item z is besides a sequence; whether the item has a row; another sequence's planes.
+  __device__ std::size_t depth() const { return 1; }
+  __device__ bool has(const Item& item) const {
+    const unsigned heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
+    return static_cast<unsigned>(item.x) % tiles * columns < heads * static_cast<unsigned>(shape.rows);
+  }
+  __device__ void take(const AttendSequence& s, std::size_t first_row) {
+    k.plane.take(s.k);
+    v.plane.take(s.v);
+    Base::q += first_row * shape.n_heads * Base::dk;
+  }
+  __device__ void turn(const Item& item, unsigned chunks, const AttendSequence& s) const {
+    const auto* const k_maps = reinterpret_cast<const CUtensorMap*>(s.k_boxes);
+    const auto* const v_maps = reinterpret_cast<const CUtensorMap*>(s.v_boxes);
+    if (mapped && threadIdx.x % 32 == 0) {
+#pragma unroll
+      for (unsigned i = 0; i < KStage::n_maps; ++i) map_acquire(k_maps + i);
+#pragma unroll
+      for (unsigned i = 0; i < VStage::n_maps; ++i) map_acquire(v_maps + i);
+    }
+    run<true>(item, chunks, k_maps, v_maps);
+  }
+
+ private:
+  /// @tparam Several  more than one chunk, one after the other
+  template <bool Several>
+  __device__ void run(const Item& item, unsigned chunks, const CUtensorMap* k_maps, const CUtensorMap* v_maps) const {
     let_next_begin();
     Place at = place(item);
+    at.chunks = chunks;
+    at.chunk *= chunks;
+    at.k_maps = k_maps;
+    at.v_maps = v_maps;
     const std::uint32_t barriers = at.base + barriers_at();
     if (mapped && threadIdx.x == 0) {
       for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, 1);
@@ -92,12 +125,11 @@ struct CudaAttend : CudaAttendAdd<Block> {
     unsigned steps = 0;
     bool fresh = true;
     for (at.size = size_a;; at.size = size_b) {
-      pass(at, pos, a, b, size_a != size_b, fresh, queries, steps);
+      pass<Several>(at, pos, a, b, size_a != size_b, fresh, queries, steps);
       if (at.size == size_b) return;
     }
   }
 
- private:
   __device__ Place place(const Item& item) const {
     extern __shared__ __align__(1024) std::byte memra_attend_shared[];
     Place at;
@@ -148,10 +180,11 @@ struct CudaAttend : CudaAttendAdd<Block> {
       for (unsigned i = 0; i < KStage::boxes + VStage::boxes; ++i) {
         if (at.warp != i % warps) continue;
         if (i < KStage::boxes) {
-          k.copy_box(i, to, static_cast<int>(row - static_cast<std::int64_t>(k.plane.base)), at.k_element, barrier);
+          KStage::copy_box(at.k_maps, i, to, static_cast<int>(row - static_cast<std::int64_t>(k.plane.base)),
+                           at.k_element, barrier);
         } else {
-          v.copy_box(i - KStage::boxes, to + KStage::bytes,
-                     static_cast<int>(row - static_cast<std::int64_t>(v.plane.base)), at.v_element, barrier);
+          VStage::copy_box(at.v_maps, i - KStage::boxes, to + KStage::bytes,
+                           static_cast<int>(row - static_cast<std::int64_t>(v.plane.base)), at.v_element, barrier);
         }
       }
     } else {
@@ -163,18 +196,19 @@ struct CudaAttend : CudaAttendAdd<Block> {
     }
   }
 
-  /// The rows whose chunks have at.size keys: this chunk of theirs.
+  /// The rows whose chunks have at.size keys: at.chunks chunks of theirs.
   /// @param a, b   keys that the first and the last row of the block see; those between see keys between
   /// @param mixed  not all rows have chunks of this size
   /// @param fresh  the queries are yet to be prepared
   /// @param steps  barriers' steps so far, over all passes
+  template <bool Several>
   __device__ void pass(Place& at, std::int32_t pos, uint2 a, uint2 b, bool mixed, bool& fresh, Batch& queries,
                        unsigned& steps) const {
     constexpr unsigned n = step_keys;
-    const unsigned chunk_lo = at.chunk * at.size;
-    const unsigned chunk_hi = chunk_lo + at.size;
-    const unsigned lo = a.x > chunk_lo ? a.x : chunk_lo;  // what some row sees
-    const unsigned hi = b.y < chunk_hi ? b.y : chunk_hi;
+    const unsigned run_lo = at.chunk * at.size;
+    const unsigned run_hi = run_lo + at.chunks * at.size;
+    const unsigned lo = a.x > run_lo ? a.x : run_lo;  // what some row sees
+    const unsigned hi = b.y < run_hi ? b.y : run_hi;
     if (lo >= hi) return;
     const unsigned all_lo = mixed ? hi : b.x;  // what every row sees
     const unsigned all_hi = a.y;
@@ -196,8 +230,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
       if (row < shape.rows) {
         r = span(pos, row);
         if (mixed && (r.y == 0 || shape.chunk_keys(r.y) != at.size)) r.y = 0;
-        r = {r.x > chunk_lo ? r.x : chunk_lo, r.y < chunk_hi ? r.y : chunk_hi};
-        r = r.x < r.y ? uint2{r.x - chunk_lo, r.y - chunk_lo} : uint2{0, 0};
+        r = {r.x > run_lo ? r.x : run_lo, r.y < run_hi ? r.y : run_hi};
+        r = r.x < r.y ? uint2{r.x - run_lo, r.y - run_lo} : uint2{0, 0};
       }
       ranges[threadIdx.x] = r;
     }
@@ -207,16 +241,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
     float exponent[Tiles][2];  // -e
     float sum[Tiles][2];       // of this lane's keys' weights
     Sums o;
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) {
-        exponent[i][j] = attend_no_exponent;
-        sum[i][j] = 0.0F;
-      }
-#pragma unroll
-      for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
-    }
+    begin_chunk(exponent, sum, o);
+    unsigned chunk = lo / at.size;
 
     unsigned phase = steps / stages % 2;
 #pragma unroll 1
@@ -233,18 +259,38 @@ struct CudaAttend : CudaAttendAdd<Block> {
       const bool wild = wild_scales(at, part);
       score(at, part, s);
       const bool edge = step * n < all_lo || step * n + n > all_hi;
-      if (edge) mask(at, step * n - chunk_lo, s);
+      if (edge) mask(at, step * n - run_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
       fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, lo, hi);
-      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - chunk_lo) : -1, o);
+      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - run_lo) : -1, o);
       if (++stage == stages) {
         stage = 0;
         phase ^= 1;
       }
       ++steps;
+      if constexpr (Several) {
+        if ((step + 1) * n != (chunk + 1) * at.size && step + 1 != end) continue;
+        finish(at, chunk, chunk * at.size - run_lo, exponent, sum, o);
+        begin_chunk(exponent, sum, o);
+        ++chunk;
+        __syncthreads();  // the sums' place is free
+      }
     }
-    finish(at, exponent, sum, o);
+    if constexpr (!Several) finish(at, chunk, 0, exponent, sum, o);
+  }
+
+  __device__ static void begin_chunk(float (&exponent)[Tiles][2], float (&sum)[Tiles][2], Sums& o) {
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) {
+        exponent[i][j] = attend_no_exponent;
+        sum[i][j] = 0.0F;
+      }
+#pragma unroll
+      for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
+    }
   }
 
   __device__ void wait_for_copies() const {
@@ -257,8 +303,9 @@ struct CudaAttend : CudaAttendAdd<Block> {
     }
   }
 
-  __device__ void finish(const Place& at, const float (&exponent)[Tiles][2], float (&sum)[Tiles][2],
-                         const Sums& o) const {
+  /// @param from  the chunk's first key, as `ranges` count
+  __device__ void finish(const Place& at, unsigned chunk, unsigned from, const float (&exponent)[Tiles][2],
+                         float (&sum)[Tiles][2], const Sums& o) const {
     auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
     const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
     const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
@@ -276,6 +323,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
     }
     // e is the same in all warps.
     float* const exponents = sums + warps * columns;
+    const auto sees = [&](unsigned c) { return ranges[c].x < from + at.size && ranges[c].y > from; };
     if (at.warp == 0 && at.g == 0) {
 #pragma unroll
       for (unsigned i = 0; i < 2 * Tiles; ++i) {
@@ -287,9 +335,9 @@ struct CudaAttend : CudaAttendAdd<Block> {
 #pragma unroll
       for (unsigned j = 0; j < 2; ++j) {
         const unsigned c = 8 * i + 2 * at.t + j;
-        if (ranges[c].y == 0) continue;
+        if (!sees(c)) continue;
         float* const own =
-            shape.partial(partials, owners[c].x, owners[c].y, at.chunk) + at.slice * slice_dims + at.warp * groups * 32;
+            shape.partial(partials, owners[c].x, owners[c].y, chunk) + at.slice * slice_dims + at.warp * groups * 32;
 #pragma unroll
         for (unsigned n = 0; n < 2 * groups; ++n) {
           float* const to = own + n / 2 * 32 + Values::element(n % 2, at.g, 0);
@@ -305,10 +353,10 @@ struct CudaAttend : CudaAttendAdd<Block> {
     __syncthreads();
     if (at.slice != 0) return;
     for (unsigned c = threadIdx.x; c < columns; c += block_threads) {
-      if (ranges[c].y == 0) continue;
+      if (!sees(c)) continue;
       float l = sums[c];
       for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
-      *shape.weight(partials, owners[c].x, owners[c].y, at.chunk) = {exponents[c], l};
+      *shape.weight(partials, owners[c].x, owners[c].y, chunk) = {exponents[c], l};
     }
   }
 };

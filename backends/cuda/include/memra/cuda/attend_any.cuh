@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/decode.cuh>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/portable_plane.hpp>
 #include <memra/launch.hpp>
 
@@ -41,6 +42,18 @@ struct CudaAttendAny {
     const std::size_t work = Queries * shape.dk + attend_warps * attend_step * Queries;
     return sizeof(float) * (merge > work ? merge : work);
   }
+
+  /// For CudaAttendBatch.
+  __device__ std::size_t depth() const { return shape.n_kv_heads; }
+  __device__ bool has(const Item& item) const {
+    return item.x / ((shape.n_heads / shape.n_kv_heads + Queries - 1) / Queries) < shape.rows;
+  }
+  __device__ void take(const AttendSequence& s, std::size_t first_row) {
+    k.take(s.k);
+    v.take(s.v);
+    q += first_row * shape.n_heads * shape.dk;
+  }
+  __device__ void turn(const Item& item, unsigned, const AttendSequence&) const { block(item); }
 
   /// Item: (row and group of queries, chunk, kv head).
   __device__ void block(const Item& item) const {

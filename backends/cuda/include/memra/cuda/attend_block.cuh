@@ -106,6 +106,9 @@ struct CudaAttendBlock {
     unsigned heads;  ///< query heads of a kv head
     unsigned first_column, row_a, row_b;
     unsigned kv_head, chunk, slice;
+    unsigned chunks;  ///< that this block takes, from `chunk` on
+    const CUtensorMap* k_maps;
+    const CUtensorMap* v_maps;
     unsigned k_element, v_element;  ///< of the planes' rows: first that the block reads
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
     unsigned k_quants, k_scales;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/launch.hpp>
 
@@ -20,6 +21,12 @@ struct CudaAttendFold {
   CudaAttendShape shape;
   const float* partials;
   float* out;  ///< [rows][n_heads][dv]
+
+  /// For CudaAttendBatch.
+  __device__ std::size_t depth() const { return 1; }
+  __device__ bool has(const Item& item) const { return item.y < shape.rows; }
+  __device__ void take(const AttendSequence&, std::size_t first_row) { out += first_row * shape.n_heads * shape.dv; }
+  __device__ void turn(const Item& item, unsigned, const AttendSequence&) const { block(item); }
 
   __device__ void block(const Item& item) const {
     let_next_begin();

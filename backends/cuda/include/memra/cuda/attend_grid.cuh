@@ -11,6 +11,7 @@ namespace memra::detail {
 
 /// Chunks are whole units of so many keys.
 inline constexpr unsigned attend_chunk_unit = 128;
+static_assert(attend_chunk_unit >= attend_least_keys);
 
 /// Most chunks of a row: what runs at the same time, and has scratch. Heads of 256 elements and more have half as many
 /// blocks on a multiprocessor as their warps would let be.
@@ -49,7 +50,8 @@ struct CudaAttendShape {
   std::size_t first_row;  ///< of the call, that row 0 of this pass stands for
   std::size_t rows;       ///< of this pass
   std::size_t most_chunks;
-  unsigned unit;  ///< keys that chunks are whole multiples of
+  std::size_t places;  ///< for the chunks of a (row, head) among the partial results
+  unsigned unit;       ///< keys that chunks are whole multiples of
   const std::int32_t* pos_d;
 
   /// Keys per chunk of a row that ends at `hi`: so many units that no more than `most_chunks` are needed. Chunk c holds
@@ -70,12 +72,12 @@ struct CudaAttendShape {
   __device__ AttendSpan span(std::size_t row) const { return span(*pos_d, row); }
   /// Partial result of one (row, head, chunk): dv sums of weighted values.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * most_chunks + chunk) * dv;
+    return all + ((row * n_heads + head) * places + chunk) * dv;
   }
   /// Behind all those: the exponent that its weights are relative to, and the sum of weights.
   __device__ float2* weight(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    float* const behind = all + rows * n_heads * most_chunks * dv;
-    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * most_chunks + chunk;
+    float* const behind = all + rows * n_heads * places * dv;
+    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * places + chunk;
   }
 };
 

@@ -269,6 +269,12 @@ __device__ inline void barrier_wait([[maybe_unused]] std::uint32_t barrier, [[ma
   }
 #endif
 }
+/// Before this thread's first copy by a map in memory that the host has written.
+__device__ inline void map_acquire([[maybe_unused]] const void* map) {
+#if MEMRA_DETAIL_COPY_ENGINE()
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" : : "l"(map) : "memory");
+#endif
+}
 /// Copies the box whose first byte is `x` of row `y`.
 __device__ inline void copy_box_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const void* map,
                                       [[maybe_unused]] int x, [[maybe_unused]] int y,

@@ -39,7 +39,8 @@ struct AttendStage {
   static constexpr unsigned quant_boxes = row_bytes / width;
   static constexpr unsigned boxes = quant_boxes + (Facts::blocks ? 1 : 0) + (fives ? 1 : 0);
 
-  CUtensorMap maps[fives ? 3 : Facts::blocks ? 2 : 1];  ///< quants, scales, fifth bits; set by `describe`
+  static constexpr unsigned n_maps = fives ? 3 : Facts::blocks ? 2 : 1;
+  CUtensorMap maps[n_maps];  ///< quants, scales, fifth bits; set by `describe`
   PortableSource plane;
   bool wide;  ///< sub-planes of whole words; else interleaved blocks
 
@@ -90,20 +91,22 @@ struct AttendStage {
 
   /// Starts box `i` of what the copy engine brings for a step: `keys` rows; those before and after the plane's become
   /// zeros.
+  /// @param from     `maps`, or another plane's of the same shape
   /// @param to       of this part
   /// @param row      of the plane, for the step's first key
   /// @param element  of the plane's rows: first of the head's
-  __device__ void copy_box(unsigned i, std::uint32_t to, int row, unsigned element, std::uint32_t barrier) const {
+  __device__ static void copy_box(const CUtensorMap* from, unsigned i, std::uint32_t to, int row, unsigned element,
+                                  std::uint32_t barrier) {
     if (i < quant_boxes) {
       const unsigned x = element / 32 * Facts::group_bytes + i * width;
-      copy_box_async(to + i * keys * width, &maps[0], static_cast<int>(x), row, barrier);
+      copy_box_async(to + i * keys * width, from, static_cast<int>(x), row, barrier);
     } else if constexpr (Facts::blocks) {
       const unsigned x = element / 32 * scale_bytes / 16 * 16;
       const bool scales = !fives || i == quant_boxes;
       copy_box_async(to + (scales ? scales_at : fifths_at),
-                     &maps[scales  ? 1
-                           : fives ? 2
-                                   : 0],
+                     from + (scales  ? 1
+                             : fives ? 2
+                                     : 0),
                      static_cast<int>(x), row, barrier);
     }
   }

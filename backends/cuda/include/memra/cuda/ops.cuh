@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
 #include <memra/cuda/append.cuh>
 #include <memra/cuda/argmax.cuh>
 #include <memra/cuda/attend_launch.cuh>
@@ -15,6 +16,7 @@
 #include <memra/cuda/round.cuh>
 #include <memra/cuda/scan.cuh>
 #include <memra/cuda/scan_chunks.cuh>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/gpu_launch.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/ops.hpp>
@@ -39,7 +41,18 @@ struct CudaKernels : PortableKernels {
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    return detail::cuda_attend(dev, kv, a, ws);
+    return detail::cuda_attend(dev, {kv, nullptr, a, ws});
+  }
+
+  template <class D>
+  static Status describe(D& dev, detail::AttendSequence& s) noexcept {
+    detail::cuda_describe(dev, s);
+    return {};
+  }
+
+  template <class D>
+  static Status attend_batch(D& dev, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    return detail::cuda_attend(dev, {b.common, &b, a, ws});
   }
 
   template <class D>

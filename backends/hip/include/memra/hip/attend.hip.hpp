@@ -11,10 +11,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/half.hpp>
 #include <memra/detail/kv_range.hpp>
 #include <memra/detail/portable_attend.hpp>
 #include <memra/detail/portable_plane.hpp>
+#include <memra/detail/scratch.hpp>
 #include <memra/hip/attend_grid.hip.hpp>
 #include <memra/hip/lanes.hip.hpp>
 #include <memra/hip/piece.hip.hpp>
@@ -32,6 +35,7 @@ struct HipAttendShape {
   std::size_t dim = 0;
   std::size_t first_row = 0;  ///< of the call, that grid row 0 stands for
   std::size_t most_chunks = 0;
+  std::size_t places = 0;  ///< for partial results of a (row, head): chunks that there may be
   const std::int32_t* pos_d = nullptr;
 
   explicit HipAttendShape(const KvReadView& kv) noexcept : range(kv) {}
@@ -39,7 +43,7 @@ struct HipAttendShape {
   __device__ KvRange::Rows span(std::size_t row) const { return range.seen(*pos_d, first_row + row); }
   /// Partial result of one (row, head, chunk): dim sums, then maximum and sum of weights.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * most_chunks + chunk) * (dim + 2);
+    return all + ((row * n_heads + head) * places + chunk) * (dim + 2);
   }
 };
 
@@ -70,6 +74,17 @@ struct HipAttend {
     float o[queries][n];
     float offset[queries];  ///< to be added to every element
   };
+
+  /// For HipAttendBatch: kv heads, the item's row, and another sequence whose query rows begin with row `first`.
+  __device__ static std::size_t depth(const HipAttendShape& s) { return s.n_kv_heads; }
+  __device__ std::size_t row_of(const Item& item) const {
+    return item.x / ((shape.n_heads / shape.n_kv_heads + queries - 1) / queries);
+  }
+  __device__ void take(const AttendSequence& s, std::size_t first) {
+    k.take(s.k);
+    v.take(s.v);
+    q += first * shape.n_heads * Dim;
+  }
 
   /// Item: (row and group of queries, chunk, kv head).
   __device__ void block(const Item& item) const {
@@ -252,6 +267,10 @@ struct HipAttendFold {
   float* partials;
   float* out;  ///< [rows][n_heads][dim]
 
+  __device__ static std::size_t depth(const HipAttendShape&) { return 1; }
+  __device__ static std::size_t row_of(const Item& item) { return item.y; }
+  __device__ void take(const AttendSequence&, std::size_t first) { out += first * shape.n_heads * shape.dim; }
+
   __device__ void block(const Item& item) const {
     float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * shape.dim;
     const KvRange::Rows span = shape.span(item.y);
@@ -277,6 +296,30 @@ struct HipAttendFold {
       }
       y[d] = o / l;
     }
+  }
+};
+
+/// A kernel of one sequence for those of a batch. Item: as that kernel's, its z times the sequences.
+template <class One>
+struct HipAttendBatch {
+  static constexpr unsigned block_threads = One::block_threads;
+
+  One one;  ///< what all sequences have in common
+  AttendBatchView batch;
+  std::size_t stride;  ///< of sequences' partial results
+
+  __device__ void block(const Item& item) const {
+    const std::size_t depth = One::depth(one.shape);
+    const std::size_t sequence = item.z / depth;
+    const AttendBatchView::Rows rows = batch.rows_of(sequence);
+    if (one.shape.first_row + one.row_of(item) >= rows.count) return;
+    const AttendSequence& s = batch.table[sequence];
+    One own = one;
+    own.shape.range = s.range;
+    own.shape.pos_d = s.kv.at.pos_d;
+    own.partials = one.partials + sequence * stride;
+    own.take(s, rows.first);
+    own.block({item.x, item.y, item.z % depth});
   }
 };
 

@@ -12,10 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memra/batch_views.hpp>
 #include <memra/detail/gpu_launch.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/hip/append.hip.hpp>
 #include <memra/hip/attend.hip.hpp>
+#include <memra/hip/attend_grid.hip.hpp>
 #include <memra/hip/device.hpp>
 #include <memra/hip/draft.hip.hpp>
 #include <memra/hip/scan.hip.hpp>
@@ -50,16 +52,19 @@ Status hip_scan(D& dev, const char* name, const RecurView& r, const ScanArgs& a,
   return s;
 }
 
-/// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them.
-template <Format KF, Format VF, bool Split, unsigned Dim, class D>
-Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-  using Body = HipAttend<KF, VF, Split, Dim>;
+/// Runs attend in passes of up to 16 rows, each a launch of partial results and one that folds them. With a batch `kv`
+/// is what its sequences have in common.
+template <class Body, class D>
+Status hip_attend(D& dev, const KvReadView& kv, const AttendBatchView* batch, const AttendArgs& a,
+                  const WorkspaceView& ws) noexcept {
   const std::size_t groups = (a.n_heads / kv.n_kv_heads + Body::queries - 1) / Body::queries;
   HipAttendShape shape(kv);
   shape.n_heads = a.n_heads;
   shape.n_kv_heads = kv.n_kv_heads;
-  shape.dim = Dim;
+  shape.dim = kv.head_dim_k;
   shape.most_chunks = attend_most_chunks(kv.n_kv_heads, kv.head_dim_v);
+  shape.places =
+      batch == nullptr ? shape.most_chunks : attend_batch_chunks(kv.n_kv_heads, kv.head_dim_v, batch->most_keys);
   shape.pos_d = kv.at.pos_d;
   auto* const partials = reinterpret_cast<float*>(ws.data + (64 - reinterpret_cast<std::uintptr_t>(ws.data) % 64) % 64);
   for (std::size_t row = 0; row < kv.at.rows; row += attend_block_rows) {
@@ -68,16 +73,30 @@ Status hip_attend(D& dev, const KvReadView& kv, const AttendArgs& a, const Works
     const std::size_t reach =
         (kv.at.pos_bound + row + rows + hip_attend_smallest_chunk - 1) / hip_attend_smallest_chunk;
     shape.first_row = row;
-    const Grid grid{rows * groups, reach < shape.most_chunks ? reach : shape.most_chunks, kv.n_kv_heads};
+    const Grid grid{rows * groups, reach < shape.places ? reach : shape.places, kv.n_kv_heads};
     // Scores come out in units of log2: the weights are powers of two.
     const Body split{shape, PortableSource(kv.k), PortableSource(kv.v), a.q, a.scale * 1.44269504F, partials};
-    if (Status s = launch(dev, "attend", grid, split); !s) return s;
-    if (Status s = launch(dev, "attend_fold", Grid{a.n_heads, rows, 1}, HipAttendFold{shape, partials, a.out}); !s) {
-      return s;
+    const HipAttendFold fold{shape, partials, a.out};
+    if (batch == nullptr) {
+      if (Status s = launch(dev, "attend", grid, split); !s) return s;
+      if (Status s = launch(dev, "attend_fold", Grid{a.n_heads, rows, 1}, fold); !s) return s;
+      continue;
     }
+    const std::size_t stride =
+        attend_batch_stride(attend_batch_floats(a.n_heads, kv.n_kv_heads, kv.head_dim_v, kv.at.rows, batch->most_keys));
+    const Grid all{grid.x, grid.y, grid.z * batch->n};
+    if (Status s = launch(dev, "attend_batch", all, HipAttendBatch<Body>{split, *batch, stride}); !s) return s;
+    const HipAttendBatch<HipAttendFold> folds{fold, *batch, stride};
+    if (Status s = launch(dev, "attend_batch_fold", Grid{a.n_heads, rows, batch->n}, folds); !s) return s;
   }
   return {};
 }
+
+/// Names a kernel of attend.
+template <class Body>
+struct HipAttendBy {
+  using Kernel = Body;
+};
 
 }  // namespace detail
 
@@ -96,25 +115,16 @@ struct HipKernels : PortableKernels {
 
   template <class D>
   static Status attend(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
-    const bool fits = kv.head_dim_k == kv.head_dim_v && !kv.v_in_k && kv.k.shape.layout == kv.v.shape.layout &&
-                      aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
-    const Format k = kv.k.shape.format;
-    const Format v = kv.v.shape.format;
-    const bool split = kv.k.shape.layout == Layout::split;
-    if (fits && k == Format::q8_0 && v == Format::q5_1) {
-      return split ? attend_in<Format::q8_0, Format::q5_1, true>(dev, kv, a, ws)
-                   : attend_in<Format::q8_0, Format::q5_1, false>(dev, kv, a, ws);
-    }
-    if (fits && split && k == Format::q8_0 && v == k)
-      return attend_in<Format::q8_0, Format::q8_0, true>(dev, kv, a, ws);
-    if (fits && split && k == Format::q4_0 && v == k)
-      return attend_in<Format::q4_0, Format::q4_0, true>(dev, kv, a, ws);
-    if (fits && k == Format::f16 && v == k) return attend_in<Format::f16, Format::f16, true>(dev, kv, a, ws);
-    if (fits && k == Format::bf16 && v == k) return attend_in<Format::bf16, Format::bf16, true>(dev, kv, a, ws);
-    if (fits && k == Format::fp8_e4m3 && v == k) {
-      return attend_in<Format::fp8_e4m3, Format::fp8_e4m3, true>(dev, kv, a, ws);
-    }
-    return PortableKernels::attend(dev, kv, a, ws);
+    return attend_by(
+        kv, [&](auto by) { return detail::hip_attend<typename decltype(by)::Kernel>(dev, kv, nullptr, a, ws); },
+        [&] { return PortableKernels::attend(dev, kv, a, ws); });
+  }
+
+  template <class D>
+  static Status attend_batch(D& dev, const AttendBatchView& b, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+    return attend_by(
+        b.common, [&](auto by) { return detail::hip_attend<typename decltype(by)::Kernel>(dev, b.common, &b, a, ws); },
+        [&] { return PortableKernels::attend_batch(dev, b, a, ws); });
   }
 
   template <class D>
@@ -152,17 +162,38 @@ struct HipKernels : PortableKernels {
     return reinterpret_cast<std::uintptr_t>(p) % n == 0;
   }
 
-  template <Format KF, Format VF, bool Split, class D>
-  static Status attend_in(D& dev, const KvReadView& kv, const AttendArgs& a, const WorkspaceView& ws) noexcept {
+  /// Calls `tuned` with the kernel for this shape, or `portable`.
+  template <class Tuned, class Portable>
+  static Status attend_by(const KvReadView& kv, const Tuned& tuned, const Portable& portable) noexcept {
+    const bool fits = kv.head_dim_k == kv.head_dim_v && !kv.v_in_k && kv.k.shape.layout == kv.v.shape.layout &&
+                      aligned(kv.k.data, 16) && aligned(kv.v.data, 16);
+    using F = Format;
+    const F k = kv.k.shape.format;
+    const F v = kv.v.shape.format;
+    const bool split = kv.k.shape.layout == Layout::split;
+    if (fits && k == F::q8_0 && v == F::q5_1) {
+      return split ? attend_in<F::q8_0, F::q5_1, true>(kv, tuned, portable)
+                   : attend_in<F::q8_0, F::q5_1, false>(kv, tuned, portable);
+    }
+    if (fits && split && k == F::q8_0 && v == k) return attend_in<F::q8_0, F::q8_0, true>(kv, tuned, portable);
+    if (fits && split && k == F::q4_0 && v == k) return attend_in<F::q4_0, F::q4_0, true>(kv, tuned, portable);
+    if (fits && k == F::f16 && v == k) return attend_in<F::f16, F::f16, true>(kv, tuned, portable);
+    if (fits && k == F::bf16 && v == k) return attend_in<F::bf16, F::bf16, true>(kv, tuned, portable);
+    if (fits && k == F::fp8_e4m3 && v == k) return attend_in<F::fp8_e4m3, F::fp8_e4m3, true>(kv, tuned, portable);
+    return portable();
+  }
+
+  template <Format KF, Format VF, bool Split, class Tuned, class Portable>
+  static Status attend_in(const KvReadView& kv, const Tuned& tuned, const Portable& portable) noexcept {
     switch (kv.head_dim_k) {
       case 64:
-        return detail::hip_attend<KF, VF, Split, 64>(dev, kv, a, ws);
+        return tuned(detail::HipAttendBy<detail::HipAttend<KF, VF, Split, 64>>{});
       case 128:
-        return detail::hip_attend<KF, VF, Split, 128>(dev, kv, a, ws);
+        return tuned(detail::HipAttendBy<detail::HipAttend<KF, VF, Split, 128>>{});
       case 256:
-        return detail::hip_attend<KF, VF, Split, 256>(dev, kv, a, ws);
+        return tuned(detail::HipAttendBy<detail::HipAttend<KF, VF, Split, 256>>{});
       default:
-        return PortableKernels::attend(dev, kv, a, ws);
+        return portable();
     }
   }
 };
