@@ -1,6 +1,10 @@
 // attend_batch: what many sequences get in one launch is what each gets alone.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
 #include <memra/any_dev.hpp>
 #include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
@@ -53,9 +57,18 @@ TEST_CASE("C10 sequences in one launch get the bits of a call each, on every ker
     PortableHost portable;
     const BatchOn<PortableHost> b(portable, s, n, 3);
     CHECK((b.together(portable, t) == want));
+    std::reverse(n.begin(), n.end());  // the first one's planes are not the longest
+    std::swap(n[0], n[3]);
+    std::reverse(t.begin(), t.end());
+    std::swap(t[0], t[3]);
+    const BatchOn<HostDev> c(host, s, n, 4);
+    const BatchOn<PortableHost> d(portable, s, n, 4);
+    const Bytes other = c.alone(host, t);
+    CHECK((c.together(host, t) == other));
+    CHECK((d.together(portable, t) == other));
     // Red arm: another position of one sequence is seen.
-    t[4].pos -= 1;
-    CHECK((a.together(host, t) != want));
+    t[3].pos -= 1;
+    CHECK((c.together(host, t) != other));
   }
 }
 
