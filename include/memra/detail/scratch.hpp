@@ -134,8 +134,9 @@ constexpr std::size_t draft_scratch_bytes(std::size_t n_heads, std::size_t /*n_k
   return split.valid() ? std::max(scores.value(), split.value()) : no_scratch;
 }
 
-/// Chunks of the chunked scan whose factors are held at a time, which is what its scratch grows up to: 48 heads take 102
-/// MB from 4,096 rows on, and a quarter of that for calls of 1,024. Groups of 16 took 1.13 times as long on an H200.
+/// Chunks of the chunked scan whose factors are held at a time, which is what its scratch grows up to: 48 heads take
+/// 102 MB from 4,096 rows on, and a quarter of that for calls of 1,024. Groups of 16 took 1.13 times as long on an
+/// H200.
 inline constexpr std::size_t scan_group_chunks = 64;
 
 /// Bytes of one chunk's factors of one value head: two matrices of 64 x 64 floats, and two floats per token.
