@@ -67,8 +67,15 @@ struct CudaAttendBlock {
         slices(static_cast<unsigned>(kv.head_dim_v / slice_dims)),
         tiles(static_cast<unsigned>((s.rows * (a.n_heads / kv.n_kv_heads) + columns - 1) / columns)) {}
 
-  std::size_t shared_bytes() const noexcept { return barriers_at() + 8 * most_stages; }
+  /// With four blocks to a multiprocessor one wave is all of them (see cuda_attend_chunks), if they come evenly: where
+  /// a fifth finds room, some multiprocessors get five and others three, and the wave takes a fifth longer.
+  std::size_t shared_bytes() const noexcept {
+    const std::size_t needed = barriers_at() + 8 * most_stages;
+    return Warps == 4 && least_blocks == 4 && needed < no_fifth_bytes ? no_fifth_bytes : needed;
+  }
 
+  /// A fifth of a multiprocessor's 227 KiB, and a little more.
+  static constexpr std::size_t no_fifth_bytes = 46 * 1024;
   /// Bytes that the blocks of a multiprocessor must have on their way.
   static constexpr std::size_t enough_bytes = 64 * 1024;
   /// As many steps on their way as leave room for another block beside this one.

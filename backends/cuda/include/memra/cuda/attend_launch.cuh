@@ -201,9 +201,10 @@ Status cuda_attend_passes(Dev& dev, const CudaAttendCall& c, CudaAttendShape sha
 template <Format KF, Format VF, class Tuned>
 Status cuda_attend_as(const KvReadView& kv, const Tuned& tuned) noexcept {
   constexpr bool small = AttendFormat<KF>::group_bytes <= 32;
+  constexpr unsigned warps = small ? 8 : 4;
   if (kv.head_dim_v == 64) return tuned(CudaAttendKind<KF, VF, 64, 2, 1>{});
   if (kv.head_dim_v == 128) return tuned(CudaAttendKind<KF, VF, 128, 4, 1>{});
-  if (kv.head_dim_v == 256) return tuned(CudaAttendKind < KF, VF, 256, small ? 8 : 4, small ? 1 : 2 > {});
+  if (kv.head_dim_v == 256) return tuned(CudaAttendKind<KF, VF, 256, warps, 8 / warps>{});
   return tuned(CudaAttendKind<KF, VF, 512, 4, 2>{});
 }
 
