@@ -6,6 +6,7 @@
 
 #define __host__
 #define __device__
+#define __forceinline__ inline
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)

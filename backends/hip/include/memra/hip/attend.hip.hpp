@@ -86,8 +86,9 @@ struct HipAttend {
     q += first * shape.n_heads * Dim;
   }
 
-  /// Item: (row and group of queries, chunk, kv head).
-  __device__ void block(const Item& item) const {
+  /// Item: (row and group of queries, chunk, kv head). Inlined by force, as are its parts: shared memory of a function
+  /// that two kernels call would be every kernel's.
+  __device__ __forceinline__ void block(const Item& item) const {
     const std::size_t group = shape.n_heads / shape.n_kv_heads;
     const std::size_t groups = (group + queries - 1) / queries;
     const std::size_t row = item.x / groups;
@@ -136,14 +137,15 @@ struct HipAttend {
  private:
   /// Blocks are addressed by number, elements without blocks by themselves. `row` may be past the end of a ring.
   template <class Piece>
-  static __device__ void load(Piece& piece, const PortableSource& plane, std::size_t row, std::size_t element) {
+  static __device__ __forceinline__ void load(Piece& piece, const PortableSource& plane, std::size_t row,
+                                              std::size_t element) {
     if (plane.ring && row >= plane.rows) row -= plane.rows;
     piece.load(plane.at(row, Piece::has_scale ? element / 32 : element), static_cast<unsigned>(element % 32));
   }
 
   /// Keys [key, key + keys) that are in [lo, hi).
-  __device__ void turn(std::size_t key, std::size_t lo, std::size_t hi, std::size_t element,
-                       const float (&qs)[queries][n], const float (&q_sum)[queries], Sums& s) const {
+  __device__ __forceinline__ void turn(std::size_t key, std::size_t lo, std::size_t hi, std::size_t element,
+                                       const float (&qs)[queries][n], const float (&q_sum)[queries], Sums& s) const {
     const auto at = static_cast<unsigned>(element % 32);
     K ks[keys];
     V vs[keys];
@@ -217,8 +219,8 @@ struct HipAttend {
   }
 
   /// Folds the teams' results, ascending, into the chunk's partials.
-  __device__ void merge(std::size_t row, std::size_t head, unsigned present, std::size_t chunk, unsigned lane,
-                        unsigned team, const Sums& s) const {
+  __device__ __forceinline__ void merge(std::size_t row, std::size_t head, unsigned present, std::size_t chunk,
+                                        unsigned lane, unsigned team, const Sums& s) const {
     __shared__ float tops[queries][hip_attend_teams];
     __shared__ float weights[queries][hip_attend_teams];
     __shared__ float sums[hip_attend_teams][Dim];

@@ -81,11 +81,17 @@ struct HipDraftAttend {
       __syncthreads();
       if (threadIdx.x < dim) {
         const float* const y = d.v + begin * width + head + threadIdx.x;
-#pragma unroll 8
-        for (std::size_t i = 0; i < n; ++i) {
+        const auto add = [&](std::size_t i) {
           l = l + p[i];
           o = o + product(p[i], y[i * width]);
+        };
+        constexpr std::size_t many = 8;  // loads on their way at a time
+        std::size_t i = 0;
+        for (; i + many <= n; i += many) {
+#pragma unroll
+          for (std::size_t j = 0; j < many; ++j) add(i + j);
         }
+        for (; i < n; ++i) add(i);
       }
     }
     if (threadIdx.x < dim) a.out[query + threadIdx.x] = o / l;
