@@ -9,6 +9,7 @@
 #include <memra/cache.hpp>
 #include <memra/detail/attend_sequence.hpp>
 #include <memra/detail/scratch.hpp>
+#include <memra/detail/store_values.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
 #include <memra/layers.hpp>
@@ -99,7 +100,7 @@ class AttendBatch {
       longest = std::max(longest, r);
     }
     for (const Part& part : parts_) {
-      if (Status s = store(*part.dev, part.starts, starts); !s) return s;
+      if (Status s = detail::store_values(*part.dev, part.starts, starts); !s) return s;
     }
     rows_ = longest;
     pos_bound_ = pos_bound;
@@ -260,16 +261,6 @@ class AttendBatch {
     }
     if (Status s = b.set_rows(std::vector<std::size_t>(b.n_, 1)); !s) return s;
     return b;
-  }
-
-  /// A few values at a time travel with the call, which a capture can record.
-  static Status store(Dev& dev, std::int32_t* to, std::span<const std::int32_t> values) noexcept {
-    constexpr std::size_t few = 64;
-    for (std::size_t i = 0; i < values.size(); i += few) {
-      const std::size_t n = std::min(few, values.size() - i);
-      if (Status s = dev.store_i32(to + i, values.data() + i, n); !s) return s;
-    }
-    return {};
   }
 
   std::size_t n_;

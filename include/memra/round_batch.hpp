@@ -9,6 +9,7 @@
 #include <memra/cache.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/round_state.hpp>
+#include <memra/detail/store_values.hpp>
 #include <memra/error.hpp>
 #include <memra/round.hpp>
 #include <memra/round_types.hpp>
@@ -169,16 +170,6 @@ class RoundBatch {
     return first != nullptr ? Status() : refuse("every round is null");
   }
 
-  /// A few values at a time travel with the call, which a capture can record.
-  static Status store(Dev& dev, std::int32_t* to, std::span<const std::int32_t> values) noexcept {
-    constexpr std::size_t few = 64;
-    for (std::size_t i = 0; i < values.size(); i += few) {
-      const std::size_t n = std::min(few, values.size() - i);
-      if (Status s = dev.store_i32(to + i, values.data() + i, n); !s) return s;
-    }
-    return {};
-  }
-
   template <class Done>
   Status run(std::span<Round<Dev>* const> rounds, std::span<const std::int32_t> accept,
              std::span<const std::int32_t* const> accept_d, const Done& done) {
@@ -191,8 +182,8 @@ class RoundBatch {
     }
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];
-      if (Status f = store(*stage.dev, stage.rows, rows); !f) return f;
-      if (Status f = store(*stage.dev, stage.accept, accept); !f) return f;
+      if (Status f = detail::store_values(*stage.dev, stage.rows, rows); !f) return f;
+      if (Status f = detail::store_values(*stage.dev, stage.accept, accept); !f) return f;
       RoundCommit launch = stage.size;
       launch.mode = mode;
       launch.accept_d = accept_d.empty() ? nullptr : accept_d[s];

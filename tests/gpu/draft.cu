@@ -3,12 +3,12 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/workspace.hpp>
 #include <support/catch.hpp>
+#include <support/distance.hpp>
 #include <support/op_cases.hpp>
 
 #include "gpu_ops.hpp"
@@ -19,22 +19,6 @@ namespace {
 
 using namespace memra_test;
 using memra::DraftArm;
-
-/// ||a - b|| / ||b||; NaN if anything is.
-double distance(const Bytes& a, const Bytes& b) {
-  REQUIRE(a.size() == b.size());
-  double d = 0;
-  double n = 0;
-  for (std::size_t i = 0; i < a.size(); i += 4) {
-    float x = 0;
-    float y = 0;
-    std::memcpy(&x, a.data() + i, 4);
-    std::memcpy(&y, b.data() + i, 4);
-    d += (static_cast<double>(x) - y) * (static_cast<double>(x) - y);
-    n += static_cast<double>(y) * y;
-  }
-  return std::sqrt(d / n);
-}
 
 /// The class of draft_tile.cuh.
 constexpr double tolerance = 1e-4;

@@ -1,10 +1,9 @@
 // Every op on the GPU against the host, bit for bit.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <memra/host_ops.hpp>
 #include <support/catch.hpp>
+#include <support/distance.hpp>
 #include <support/op_cases.hpp>
 
 #include "gpu_ops.hpp"
@@ -49,22 +48,6 @@ TEST_CASE("tuned kernels give the host's bits for every op but attend, draft_att
     return name.rfind("attend", 0) == 0 || name.rfind("chunked", 0) == 0 ||
            (draft_class && name.rfind("draft d64", 0) == 0);
   });
-}
-
-/// ||a - b|| / ||b||; NaN if anything is.
-double distance(const Bytes& a, const Bytes& b) {
-  REQUIRE(a.size() == b.size());
-  double d = 0;
-  double n = 0;
-  for (std::size_t i = 0; i < a.size(); i += 4) {
-    float x = 0;
-    float y = 0;
-    std::memcpy(&x, a.data() + i, 4);
-    std::memcpy(&y, b.data() + i, 4);
-    d += (static_cast<double>(x) - y) * (static_cast<double>(x) - y);
-    n += static_cast<double>(y) * y;
-  }
-  return std::sqrt(d / n);
 }
 
 std::vector<KvShape> attend_shapes() {

@@ -1,7 +1,6 @@
 // The tuned kernels of HipDev: every format and geometry they take, against the host. One source for three builds: a
 // HIP compiler, the host with waves of 32 and of 64 lanes, and a CUDA device.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <gpu/gpu_ops.hpp>
@@ -9,6 +8,7 @@
 #include <memra/host_ops.hpp>
 #include <support/batch_case.hpp>
 #include <support/catch.hpp>
+#include <support/distance.hpp>
 #include <support/op_cases.hpp>
 #include <utility>
 #include <vector>
@@ -42,22 +42,6 @@ void on_every_wave(const Fn& f) {
   f();
 }
 #endif
-
-/// ||a - b|| / ||b||; NaN if anything is.
-double distance(const Bytes& a, const Bytes& b) {
-  REQUIRE(a.size() == b.size());
-  double d = 0;
-  double n = 0;
-  for (std::size_t i = 0; i < a.size(); i += 4) {
-    float x = 0;
-    float y = 0;
-    std::memcpy(&x, a.data() + i, 4);
-    std::memcpy(&y, b.data() + i, 4);
-    d += (static_cast<double>(x) - y) * (static_cast<double>(x) - y);
-    n += static_cast<double>(y) * y;
-  }
-  return std::sqrt(d / n);
-}
 
 std::vector<KvShape> tuned_shapes() {
   std::vector<KvShape> all;
