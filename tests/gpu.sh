@@ -23,9 +23,8 @@ compile() {
   [ $((started % ${MEMRA_GPU_JOBS:-64})) -ne 0 ] || wait
 }
 
-# objects FOLDER ARCH: the tests, five to a file since they share most of a compile, as FOLDER/tests_N.o; every header
-# alone and spec_decode as .obj. Returns 1 if a file was
-# not compiled, and says which; spec_decode may be missing.
+# objects FOLDER ARCH OPTIMISE: the tests, five to a file since they share most of a compile, as FOLDER/tests_N.o; every
+# header alone and spec_decode as .obj. Returns 1 if a file was not compiled, and says which; spec_decode may be missing.
 objects() {
   to=$1
   started=0
@@ -33,7 +32,7 @@ objects() {
   rm -f "$to"/*.o "$to"/*.obj "$to"/*.cu "$to/broken"
   # The quotes below are the program's own.
   # shellcheck disable=SC2089
-  flags="-std=c++20 -O2 --split-compile=0 -gencode=arch=compute_$2,code=sm_$2 $paths"
+  flags="-std=c++20 $3 --split-compile=0 -gencode=arch=compute_$2,code=sm_$2 $paths"
   flags="$flags -DMEMRA_TEST_FIXTURES=\"tests/fixtures\""
   flags="$flags -DMEMRA_DEFAULT_MODEL=\"tests/fixtures/tiny\""
   # shellcheck disable=SC2086,SC2090
@@ -67,7 +66,7 @@ objects() {
 }
 
 build() {
-  objects "$out" "${MEMRA_CUDA_ARCH:-90a}" || exit 2
+  objects "$out" "${MEMRA_CUDA_ARCH:-90a}" -O2 || exit 2
   # Catch2 3 brings its own main; 2.13 is in main.o.
   catch=
   if echo '#include <catch2/catch_all.hpp>' | g++ -E -x c++ - >/dev/null 2>&1; then catch="-lCatch2Main -lCatch2"; fi
@@ -82,10 +81,10 @@ build() {
     echo "SKIPPED hand-over over NCCL: not linked"
 }
 
-# What was compiled for other GPUs: a program of every test, header and example each.
+# What was compiled for other GPUs: a program of every test, header and example each. Nobody runs these here.
 arches() {
   for arch in "$@"; do
-    if objects "$out/sm_$arch" "$arch" && [ ! -e "$out/sm_$arch/broken" ]; then
+    if objects "$out/sm_$arch" "$arch" "-O1 --Ofast-compile=max -Xcompiler -O0" && [ ! -e "$out/sm_$arch/broken" ]; then
       echo "ok      sm_$arch: $started files compiled, $("$nvcc" --version | grep -o 'release [0-9.]*, V[0-9.]*')"
     else
       echo "FAILED  sm_$arch"
