@@ -30,9 +30,9 @@ objects() {
   started=0
   mkdir -p "$to"
   rm -f "$to"/*.o "$to"/*.obj "$to"/*.cu "$to/broken"
+  flags="-std=c++20 $3 --split-compile=0 -gencode=arch=compute_$2,code=sm_$2 $paths"
   # The quotes below are the program's own.
   # shellcheck disable=SC2089
-  flags="-std=c++20 $3 --split-compile=0 -gencode=arch=compute_$2,code=sm_$2 $paths"
   flags="$flags -DMEMRA_TEST_FIXTURES=\"tests/fixtures\""
   flags="$flags -DMEMRA_DEFAULT_MODEL=\"tests/fixtures/tiny\""
   # shellcheck disable=SC2086,SC2090
