@@ -358,7 +358,7 @@ mutant cache 'a failed rollback does not taint' $core 'core.taint("an earlier de
 mutant cache 'a rollback makes no snapshot stale' $core 'lineage->cut(end);' ';'
 mutant cache 'reset leaves recurrent state' $c 'd.state.data(), std::byte{0}, d.state.bytes()' \
   'd.state.data(), std::byte{0}, 0'
-mutant cache 'reset keeps parked logits' $c 'c.cut(0);' ';'
+mutant cache 'reset keeps snapshots valid' $core 'cut(0);' ';'
 mutant cache 'a tap sink keeps rows given up' $core 'if (taps) taps->cut(end);' ';'
 mutant cache 'a tap sink may get a hole' taps.hpp 'pos - origin_ <= rows_' 'true'
 mutant cache 'positions of only the first stage' $core 'for (const StageState& s : stages) {' \
