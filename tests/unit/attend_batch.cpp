@@ -43,7 +43,7 @@ const std::vector<std::size_t>& lens() {
   return all;
 }
 
-TEST_CASE("C10 sequences in one launch get the bits of a call each, on every kernel set [identity]", "[attend_batch]") {
+TEST_CASE("C10 sequences in one launch get the bits of a call each, on every kernel set", "[attend_batch][identity]") {
   for (const KvShape& s : kv_shapes()) {
     CAPTURE(memra::to_string(s.k_format), memra::to_string(s.v_format), s.dv, s.window, s.base, s.ring, s.v_in_k);
     std::vector<std::size_t> n = lens();
