@@ -43,14 +43,13 @@ function check_body() {
 # On every target fp8 is OCP's, converted in software: the instructions mean FNUZ on some.
 /^[ \t]+v_[a-z0-9_]*(fp8|bf8)/ { fault("a conversion instruction of fp8", $1) }
 tuned && /^[ \t]+(scratch|buffer)_(load|store)/ { fault("memory of its own", $1) }
-# A batch's kernels take the planes' addresses from a table in memory, where the compiler cannot know their kind.
-tuned && kernel !~ /HipAttendBatch/ && /^[ \t]+flat_(load|store)/ { fault("an address of unknown kind", $1) }
+tuned && /^[ \t]+flat_(load|store)/ { fault("an address of unknown kind", $1) }
 tuned && kernel !~ /HipArgmax/ && /^[ \t]+ds_(bpermute|permute|swizzle)/ { fault("an exchange through shared memory", $1) }
 # Base in scalar registers plus 32 bits: fine for a lane's number, never for a place in a plane.
 # (A byte is a flag among the kernel's arguments: planes are read two bytes at a time or more.)
 tuned && kernel ~ /HipAttendI/ && /^[ \t]+global_load/ && !/global_load_(u8|ubyte)/ && /, s\[[0-9]+:[0-9]+\]/ { fault("a plane by 32 bits", $0) }
 tuned && kernel ~ /HipAppend/ && /^[ \t]+global_store/ && /, s\[[0-9]+:[0-9]+\]/ { fault("a plane by 32 bits", $0) }
-tuned && /^[ \t]+(global|flat)_load_(dwordx4|b128)/ { wide_loads++ }
+tuned && /^[ \t]+global_load_(dwordx4|b128)/ { wide_loads++ }
 tuned && /^[ \t]+global_store_(dwordx4|b128)/ { wide_stores++ }
 tuned && /_dpp/ { moves++ }
 tuned && /^[ \t]+(v_mad_u64_u32|v_mad_co_u64_u32|v_mul_hi_u32|s_mul_hi_u32|s_mul_u64)/ { multiplies++ }

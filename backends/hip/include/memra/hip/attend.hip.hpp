@@ -27,6 +27,17 @@
 
 namespace memra::detail {
 
+/// An address from memory, of which the compiler cannot know that it is the device's: loads through it would be flat.
+template <class T>
+__device__ __forceinline__ T* hip_global(T* p) {
+#if defined(__HIP_DEVICE_COMPILE__) && defined(__AMDGCN__)
+  return (T*)(__attribute__((address_space(1)))
+              T*)reinterpret_cast<std::uintptr_t>(p);  // NOLINT: no named cast changes the address space
+#else
+  return p;
+#endif
+}
+
 /// What both kernels know.
 struct HipAttendShape {
   KvRange range;
@@ -83,6 +94,11 @@ struct HipAttend {
   __device__ void take(const AttendSequence& s, std::size_t first) {
     k.take(s.k);
     v.take(s.v);
+    for (PortableSource* const plane : {&k, &v}) {
+      plane->first.quants = hip_global(plane->first.quants);
+      plane->first.fifths = hip_global(plane->first.fifths);
+      plane->first.scales = hip_global(plane->first.scales);
+    }
     q += first * shape.n_heads * Dim;
   }
 
@@ -318,7 +334,7 @@ struct HipAttendBatch {
     const AttendSequence& s = batch.table[sequence];
     One own = one;
     own.shape.range = s.range;
-    own.shape.pos_d = s.kv.at.pos_d;
+    own.shape.pos_d = hip_global(s.kv.at.pos_d);
     own.partials = one.partials + sequence * stride;
     own.take(s, rows.first);
     own.block({item.x, item.y, item.z % depth});
