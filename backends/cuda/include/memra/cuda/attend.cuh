@@ -30,8 +30,10 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::barriers_at;
   using Base::Base;
   using Base::block_threads;
-  using Base::columns;
+  using Base::boxes;
+  using Base::boxes_at;
   using Base::flags_at;
+  using Base::columns;
   using Base::groups;
   using Base::k;
   using Base::load_queries;
@@ -50,6 +52,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::stages;
   using Base::step_bytes;
   using Base::step_keys;
+  using Base::steps_at;
   using Base::tiles;
   using Base::v;
   using Base::warps;
@@ -98,24 +101,27 @@ struct CudaAttend : CudaAttendAdd<Block> {
     Place at = place(item);
     at.chunks = chunks;
     at.chunk *= chunks;
-    at.k_maps = k_maps;
-    at.v_maps = v_maps;
-    const std::uint32_t barriers = at.base + barriers_at();
+    if (mapped && threadIdx.x < boxes) {
+      const unsigned i = threadIdx.x;
+      reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] =
+          i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
+                            : v.box(v_maps, i - KStage::boxes, at.v_element, KStage::bytes);
+    }
+    if (threadIdx.x < 4) store_shared(at.base + flags_at + 4 * threadIdx.x, 0);
     if (mapped && threadIdx.x == 0) {
-      for (unsigned i = 0; i < stages; ++i) barrier_make(barriers + 8 * i, 1);
+      for (unsigned i = 0; i < stages; ++i) barrier_make(at.base + barriers_at + 8 * i, 1);
     }
     wait_for_previous();
     const std::int32_t pos = *shape.pos_d;
     Batch queries;
     load_queries(at, at.warp * Base::batch, queries);
     if (mapped && threadIdx.x == 0) barrier_publish();
-    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at());
+    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at);
     if (threadIdx.x < columns) {
       const unsigned c = at.first_column + threadIdx.x;
       const unsigned row = c / at.heads;
       owners[threadIdx.x] = {row, at.kv_head * at.heads + (c - row * at.heads)};
     }
-    if (threadIdx.x < 4) store_shared(at.base + flags_at() + 4 * threadIdx.x, 0);
     const uint2 a = span(pos, at.row_a);
     const uint2 b = span(pos, at.row_b);
     if (b.x >= b.y) return;
@@ -167,25 +173,18 @@ struct CudaAttend : CudaAttendAdd<Block> {
     return at;
   }
 
-  /// The engine's copies of a step, each by one lane, spread over the warps; or a share of them by every thread.
+  /// A step's copies: by the engine, all started by one warp, a lane each, the warps taking turns; or a share of them
+  /// by every thread.
+  /// @param to      the step's part of shared memory
   /// @param lo, hi  keys outside are not read without the engine
-  __device__ void fetch(const Place& at, unsigned step, unsigned end, unsigned stage, unsigned lo, unsigned hi) const {
-    const std::uint32_t to = at.base + stage * step_bytes;
+  __device__ void fetch(const Place& at, unsigned step, unsigned end, std::uint32_t to, std::uint32_t barrier,
+                        unsigned lo, unsigned hi) const {
     if (mapped) {
-      if (step >= end || at.lane != 0) return;
-      const std::uint32_t barrier = at.base + barriers_at() + 8 * stage;
-      const auto row = static_cast<std::int64_t>(step * step_keys);
-      if (at.warp == 0) barrier_expect(barrier, KStage::used + VStage::used);
-#pragma unroll
-      for (unsigned i = 0; i < KStage::boxes + VStage::boxes; ++i) {
-        if (at.warp != i % warps) continue;
-        if (i < KStage::boxes) {
-          KStage::copy_box(at.k_maps, i, to, static_cast<int>(row - static_cast<std::int64_t>(k.plane.base)),
-                           at.k_element, barrier);
-        } else {
-          VStage::copy_box(at.v_maps, i - KStage::boxes, to + KStage::bytes,
-                           static_cast<int>(row - static_cast<std::int64_t>(v.plane.base)), at.v_element, barrier);
-        }
+      if (step >= end || step % warps != at.warp) return;
+      if (at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
+      if (at.lane < boxes) {
+        const AttendBox b = reinterpret_cast<const AttendBox*>(at.shared + boxes_at)[at.lane];
+        copy_box_async(to + b.to, b.map, b.x, static_cast<int>(step * step_keys - b.base), barrier);
       }
     } else {
       if (step < end) {
@@ -214,16 +213,23 @@ struct CudaAttend : CudaAttendAdd<Block> {
     const unsigned all_hi = a.y;
     const unsigned first = lo / n;
     const unsigned end = (hi + n - 1) / n;
-    const std::uint32_t barriers = at.base + barriers_at();
-    __syncthreads();  // barriers; an earlier pass is over
+    const std::uint32_t steps_from = at.base + steps_at;
+    const std::uint32_t steps_to = steps_from + stages * step_bytes;
+    const std::uint32_t barriers = at.base + barriers_at;
+    __syncthreads();  // boxes and barriers; an earlier pass is over
     // A pass begins with the stage after the last one's.
     unsigned stage = steps % stages;
+    std::uint32_t part = steps_from + stage * step_bytes;
 #pragma unroll 1
-    for (unsigned i = 0; i + 1 < stages; ++i) fetch(at, first + i, end, (stage + i) % stages, lo, hi);
+    for (unsigned i = 0; i + 1 < stages; ++i) {
+      const unsigned n = (stage + i) % stages;
+      fetch(at, first + i, end, steps_from + n * step_bytes, barriers + 8 * n, lo, hi);
+    }
+    std::uint32_t before = (stage == 0 ? steps_to : part) - step_bytes;  // the part of the step before
     if (fresh) prepare_queries(at, queries);
     fresh = false;
-    auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
-    auto* const ranges = reinterpret_cast<uint2*>(at.shared + ranges_at());
+    auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at);
+    auto* const ranges = reinterpret_cast<uint2*>(at.shared + ranges_at);
     if (threadIdx.x < columns) {
       const unsigned row = owners[threadIdx.x].x;
       uint2 r = {0, 0};
@@ -247,7 +253,6 @@ struct CudaAttend : CudaAttendAdd<Block> {
     unsigned phase = steps / stages % 2;
 #pragma unroll 1
     for (unsigned step = first; step < end; ++step) {
-      const std::uint32_t part = at.base + stage * step_bytes;
       const unsigned turn = steps % 2;
       if (mapped) {
         barrier_wait(barriers + 8 * stage, phase);
@@ -262,10 +267,13 @@ struct CudaAttend : CudaAttendAdd<Block> {
       if (edge) mask(at, step * n - run_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
-      fetch(at, step + stages - 1, end, stage == 0 ? stages - 1 : stage - 1, lo, hi);
+      fetch(at, step + stages - 1, end, before, barriers + 8 * (stage == 0 ? stages - 1 : stage - 1), lo, hi);
       add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - run_lo) : -1, o);
+      before = part;
+      part += step_bytes;
       if (++stage == stages) {
         stage = 0;
+        part = steps_from;
         phase ^= 1;
       }
       ++steps;
@@ -306,9 +314,9 @@ struct CudaAttend : CudaAttendAdd<Block> {
   /// @param from  the chunk's first key, as `ranges` count
   __device__ void finish(const Place& at, unsigned chunk, unsigned from, const float (&exponent)[Tiles][2],
                          float (&sum)[Tiles][2], const Sums& o) const {
-    auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at());
-    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
-    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
+    auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at);
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at);
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at);
     __syncthreads();
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {

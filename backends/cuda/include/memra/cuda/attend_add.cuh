@@ -24,7 +24,6 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   using Base::v;
   using Base::v_bf16;
   using Base::warps;
-  using Base::weights_at;
   using Base::weights_bytes;
   using typename Base::KStage;
   using typename Base::Place;
@@ -57,7 +56,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// @param wild  whether some scale does not fit into halves
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
   __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Sums& o) const {
-    const std::uint32_t weights = at.base + weights_at() + turn * weights_bytes;
+    const std::uint32_t weights = at.base + turn * weights_bytes;
     if constexpr (AttendFormat<VF>::blocks) {
       if (wild) {
 #pragma unroll
@@ -177,8 +176,8 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// weights of 0. Row by row, with the keys it does not see as zeros, for its columns: the bits are those of a call
   /// that has this row alone.
   __device__ void add_by_rows(const Place& at, std::uint32_t part, std::uint32_t weights, int first, Sums& o) const {
-    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
-    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at());
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at);
+    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at);
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
 #pragma unroll 1
     for (unsigned row = at.row_a; row <= at.row_b; ++row) {

@@ -70,7 +70,7 @@ struct CudaAttendBlock {
   /// With four blocks to a multiprocessor one wave is all of them (see cuda_attend_chunks), if they come evenly: where
   /// a fifth finds room, some multiprocessors get five and others three, and the wave takes a fifth longer.
   std::size_t shared_bytes() const noexcept {
-    const std::size_t needed = barriers_at() + 8 * most_stages;
+    const std::size_t needed = steps_at + stages * step_bytes;
     return Warps == 4 && least_blocks == 4 && needed < no_fifth_bytes ? no_fifth_bytes : needed;
   }
 
@@ -92,30 +92,30 @@ struct CudaAttendBlock {
     }
   }
 
-  // Shared memory: steps; weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8];
-  // of two steps per warp and column maxima (then sums of weights); two slots of, per pair of columns, factors of
-  // scores and exponents of weights; per column keys it sees, row and query head; of two steps a byte per warp: whether
-  // its scores passed the top, or V's scales what halves hold; barriers.
+  // Shared memory: weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8]; per
+  // warp and column maxima (then sums of weights, then exponents); factors of scores; per column keys it sees, row and
+  // query head; a byte per warp: whether its scores passed the top, or V's scales what halves hold; what the copy
+  // engine brings; barriers; steps.
   static constexpr unsigned step_bytes = KStage::bytes + VStage::bytes;
+  static constexpr unsigned boxes = KStage::boxes + VStage::boxes;
+  static_assert(boxes <= 32);
   static constexpr unsigned weights_bytes = Tiles * step_keys * 16;
-  static constexpr unsigned queries_bytes = terms * Dk * Tiles * 16;
-  __host__ __device__ unsigned weights_at() const { return stages * step_bytes; }
-  __host__ __device__ unsigned queries_at() const { return weights_at() + 2 * weights_bytes; }
-  __host__ __device__ unsigned maxima_at() const { return queries_at() + queries_bytes; }
-  __host__ __device__ unsigned factors_at() const { return maxima_at() + 2 * warps * columns * 4; }
-  __host__ __device__ unsigned ranges_at() const { return factors_at() + columns * 4; }
-  __host__ __device__ unsigned owners_at() const { return ranges_at() + columns * 8; }
-  __host__ __device__ unsigned flags_at() const { return owners_at() + columns * 8; }
-  __host__ __device__ unsigned barriers_at() const { return flags_at() + 16; }
+  static constexpr unsigned queries_at = 2 * weights_bytes;
+  static constexpr unsigned maxima_at = queries_at + terms * Dk * Tiles * 16;
+  static constexpr unsigned factors_at = maxima_at + (warps + 1) * columns * 4;
+  static constexpr unsigned ranges_at = factors_at + columns * 4;
+  static constexpr unsigned owners_at = ranges_at + columns * 8;
+  static constexpr unsigned flags_at = owners_at + columns * 8;
+  static constexpr unsigned boxes_at = flags_at + 16;
+  static constexpr unsigned barriers_at = boxes_at + boxes * sizeof(AttendBox);
+  static constexpr unsigned steps_at = (barriers_at + 8 * most_stages + 1023) / 1024 * 1024;
 
   struct Place {
     unsigned warp, lane, g, t;
     unsigned heads;  ///< query heads of a kv head
     unsigned first_column, row_a, row_b;
     unsigned kv_head, chunk, slice;
-    unsigned chunks;  ///< that this block takes, from `chunk` on
-    const CUtensorMap* k_maps;
-    const CUtensorMap* v_maps;
+    unsigned chunks;                ///< that this block takes, from `chunk` on
     unsigned k_element, v_element;  ///< of the planes' rows: first that the block reads
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
     unsigned k_quants, k_scales;

@@ -86,7 +86,7 @@ struct CudaAttendScore : Block {
         const float up = __uint_as_float(static_cast<unsigned>(127 - e) << 23);
         const unsigned c = first + i;
         if (at.lane == 0) {
-          reinterpret_cast<float*>(at.shared + factors_at())[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
+          reinterpret_cast<float*>(at.shared + factors_at)[c] = __uint_as_float(static_cast<unsigned>(127 + e) << 23);
         }
 #pragma unroll
         for (unsigned j = 0; j < quads; ++j) {
@@ -112,7 +112,7 @@ struct CudaAttendScore : Block {
   /// Elements of places 2 t, 2 t + 1 (plus 8 if reg is 1) of 16 as a column's, in shared memory.
   __device__ void store_query(const Place& at, unsigned step, unsigned c, unsigned reg, unsigned t, float low,
                               float high) const {
-    auto* const to = reinterpret_cast<std::uint32_t*>(at.shared + queries_at()) +
+    auto* const to = reinterpret_cast<std::uint32_t*>(at.shared + queries_at) +
                      ((step * Tiles + c / 8) * 2 + reg) * 32 + c % 8 * 4 + t;
     *to = pack_halves<k_bf16>(low, high);
     if constexpr (terms == 2) {
@@ -126,7 +126,7 @@ struct CudaAttendScore : Block {
     constexpr unsigned pair_bytes = 2 * AttendFormat<KF>::group_bytes;
     const std::uint32_t lane_keys = part + at.k_quants;
     const std::uint32_t scales = part + at.k_scales;
-    const AttendOperand<group> queries(at.base + queries_at(), at.lane);
+    const AttendOperand<group> queries(at.base + queries_at, at.lane);
     std::uint32_t query = queries.at;
     [[maybe_unused]] const std::uint32_t second = queries.step(Base::dk * Tiles * 16);
 #pragma unroll
@@ -193,7 +193,7 @@ struct CudaAttendScore : Block {
 
   /// Keys whose values do not fit into halves: one by one, in f32.
   __device__ void score_wild(const Place& at, std::uint32_t part, const bool (&wild)[2], float (&s)[Tiles][4]) const {
-    const auto* const queries = reinterpret_cast<const __half*>(at.shared + queries_at());
+    const auto* const queries = reinterpret_cast<const __half*>(at.shared + queries_at);
     float x[Tiles][4];  // indexed at run time: in memory, where `s` must not be
 #pragma unroll
     for (unsigned i = 0; i < Tiles * 4; ++i) x[i / 4][i % 4] = s[i / 4][i % 4];
@@ -217,7 +217,7 @@ struct CudaAttendScore : Block {
 
   /// Scores of keys that a column does not see become -inf.
   __device__ void mask(const Place& at, unsigned first, float (&s)[Tiles][4]) const {
-    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at());
+    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at);
     const unsigned key = first + at.warp * 16 + at.g;
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {

@@ -13,6 +13,14 @@
 
 namespace memra::detail {
 
+/// What the copy engine brings at a time: a box as high as a step has keys.
+struct AttendBox {
+  const CUtensorMap* map;
+  int x;          ///< first byte of the plane's rows
+  unsigned base;  ///< stream row that is the plane's first
+  unsigned to;    ///< from the step's part on
+};
+
 /// One kv head's part of a plane, a step of `keys` rows at a time.
 ///
 /// Shared memory of a step, every part a multiple of 1,024 bytes from its start: quants as boxes [keys][width], width
@@ -89,26 +97,18 @@ struct AttendStage {
     return ok;
   }
 
-  /// Starts box `i` of what the copy engine brings for a step: `keys` rows; those before and after the plane's become
-  /// zeros.
+  /// Box `i` of a step. Rows before and after the plane's become zeros.
   /// @param from     `maps`, or another plane's of the same shape
-  /// @param to       of this part
-  /// @param row      of the plane, for the step's first key
   /// @param element  of the plane's rows: first of the head's
-  __device__ static void copy_box(const CUtensorMap* from, unsigned i, std::uint32_t to, int row, unsigned element,
-                                  std::uint32_t barrier) {
+  /// @param part     of this plane in a step's
+  __device__ AttendBox box(const CUtensorMap* from, unsigned i, unsigned element, unsigned part) const {
+    const auto base = static_cast<unsigned>(plane.base);
     if (i < quant_boxes) {
-      const unsigned x = element / 32 * Facts::group_bytes + i * width;
-      copy_box_async(to + i * keys * width, from, static_cast<int>(x), row, barrier);
-    } else if constexpr (Facts::blocks) {
-      const unsigned x = element / 32 * scale_bytes / 16 * 16;
-      const bool scales = !fives || i == quant_boxes;
-      copy_box_async(to + (scales ? scales_at : fifths_at),
-                     from + (scales  ? 1
-                             : fives ? 2
-                                     : 0),
-                     static_cast<int>(x), row, barrier);
+      return {from, static_cast<int>(element / 32 * Facts::group_bytes + i * width), base, part + i * keys * width};
     }
+    const bool scales = i == quant_boxes;
+    return {from + (scales ? 1 : 2), static_cast<int>(element / 32 * scale_bytes / 16 * 16), base,
+            part + (scales ? scales_at : fifths_at)};
   }
 
   /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.

@@ -22,11 +22,11 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
   using Base::columns;
   using Base::factors_at;
   using Base::flags_at;
+  using Base::group;
   using Base::groups;
   using Base::maxima_at;
   using Base::v_bf16;
   using Base::warps;
-  using Base::weights_at;
   using Base::weights_bytes;
   using typename Base::Place;
   using typename Base::Sums;
@@ -42,12 +42,26 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
   /// @return whether some lane of the block did
   __device__ bool weigh(const Place& at, unsigned turn, bool wild, const float (&s)[Tiles][4],
                         float (&exponent)[Tiles][2], float (&sum)[Tiles][2], Sums& o) const {
-    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
-    const std::uint32_t flags = at.base + flags_at() + turn * 8;
-    auto* const maxima = reinterpret_cast<float*>(at.shared + maxima_at()) + turn * warps * columns;
     float more[Tiles][2];
-    const bool own = store_weights(at, turn, s, exponent, more);
-    const unsigned found = __reduce_or_sync(0xffffffffU, (own ? 1U : 0U) | (wild ? 2U : 0U));
+    const bool over = store_weights(at, turn, s, exponent, more);
+    if constexpr (group) barrier_publish();
+    bool some_wild = false;
+    if (__syncthreads_or(over || wild)) some_wild = raise(at, turn, over, wild, s, exponent, sum, more, o);
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (unsigned j = 0; j < 2; ++j) sum[i][j] = __fadd_rn(sum[i][j], more[i][j]);
+    }
+    return some_wild;
+  }
+
+  /// Where a lane of the block found something: new exponents, and the weights again.
+  __device__ bool raise(const Place& at, unsigned turn, bool over, bool wild, const float (&s)[Tiles][4],
+                        float (&exponent)[Tiles][2], float (&sum)[Tiles][2], float (&more)[Tiles][2], Sums& o) const {
+    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at);
+    const std::uint32_t flags = at.base + flags_at;
+    auto* const maxima = reinterpret_cast<float*>(at.shared + maxima_at);
+    const unsigned found = __reduce_or_sync(0xffffffffU, (over ? 1U : 0U) | (wild ? 2U : 0U));
     if (at.lane == 0) store_shared_byte(flags + at.warp, found);
     if ((found & 1U) != 0) {
 #pragma unroll
@@ -64,7 +78,6 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
         }
       }
     }
-    barrier_publish();
     __syncthreads();
     // The same for every thread.
     std::uint32_t all[2] = {load_shared_4(flags), 0};
@@ -92,13 +105,8 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
         }
       }
       store_weights(at, turn, s, exponent, more);
-      barrier_publish();
+      if constexpr (group) barrier_publish();
       __syncthreads();
-    }
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) sum[i][j] = __fadd_rn(sum[i][j], more[i][j]);
     }
     return ((all[0] | all[1]) & 0x02020202U) != 0;
   }
@@ -107,9 +115,10 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
   /// @return whether a weight passes the top
   __device__ bool store_weights(const Place& at, unsigned turn, const float (&s)[Tiles][4],
                                 const float (&exponent)[Tiles][2], float (&more)[Tiles][2]) const {
-    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at());
-    const std::uint32_t to = at.base + weights_at() + turn * weights_bytes + at.warp * Tiles * 256;
+    const auto* const factors = reinterpret_cast<const float2*>(at.shared + factors_at);
+    const std::uint32_t to = at.base + turn * weights_bytes + at.warp * Tiles * 256;
     bool over = false;
+    std::uint32_t packed[Tiles][2];
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
       const float2 factor = factors[4 * i + at.t];
@@ -122,8 +131,11 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
       }
       more[i][0] = __fadd_rn(p[0], p[2]);
       more[i][1] = __fadd_rn(p[1], p[3]);
-      store_turned(to + i * 256, pack_halves<v_bf16>(p[0], p[1]), pack_halves<v_bf16>(p[2], p[3]), at.lane);
+      packed[i][0] = pack_halves<v_bf16>(p[0], p[1]);
+      packed[i][1] = pack_halves<v_bf16>(p[2], p[3]);
     }
+#pragma unroll
+    for (unsigned i = 0; i < Tiles; ++i) store_turned(to + i * 256, packed[i][0], packed[i][1], at.lane);
     return over;
   }
 };
