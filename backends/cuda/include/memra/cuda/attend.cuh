@@ -32,8 +32,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::block_threads;
   using Base::boxes;
   using Base::boxes_at;
-  using Base::flags_at;
   using Base::columns;
+  using Base::flags_at;
   using Base::groups;
   using Base::k;
   using Base::load_queries;
@@ -82,15 +82,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
     Base::q += first_row * shape.n_heads * Base::dk;
   }
   __device__ void turn(const Item& item, unsigned chunks, const AttendSequence& s) const {
-    const auto* const k_maps = reinterpret_cast<const CUtensorMap*>(s.k_boxes);
-    const auto* const v_maps = reinterpret_cast<const CUtensorMap*>(s.v_boxes);
-    if (mapped && threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (unsigned i = 0; i < KStage::n_maps; ++i) map_acquire(k_maps + i);
-#pragma unroll
-      for (unsigned i = 0; i < VStage::n_maps; ++i) map_acquire(v_maps + i);
-    }
-    run<true>(item, chunks, k_maps, v_maps);
+    run<true>(item, chunks, reinterpret_cast<const CUtensorMap*>(s.k_boxes),
+              reinterpret_cast<const CUtensorMap*>(s.v_boxes));
   }
 
  private:
@@ -101,11 +94,12 @@ struct CudaAttend : CudaAttendAdd<Block> {
     Place at = place(item);
     at.chunks = chunks;
     at.chunk *= chunks;
-    if (mapped && threadIdx.x < boxes) {
-      const unsigned i = threadIdx.x;
-      reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] =
-          i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
-                            : v.box(v_maps, i - KStage::boxes, at.v_element, KStage::bytes);
+    if (mapped && at.lane < boxes) {
+      const unsigned i = at.lane;
+      const AttendBox box = i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
+                                              : v.box(v_maps, i - KStage::boxes, at.v_element, KStage::bytes);
+      if (at.warp == 0) reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] = box;
+      if constexpr (Several) map_acquire(box.map);  // in every warp: each starts copies
     }
     if (threadIdx.x < 4) store_shared(at.base + flags_at + 4 * threadIdx.x, 0);
     if (mapped && threadIdx.x == 0) {

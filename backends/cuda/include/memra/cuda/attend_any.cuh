@@ -21,6 +21,7 @@ namespace memra::detail {
 inline constexpr unsigned attend_warps = 8;
 inline constexpr unsigned attend_step = 32;
 inline constexpr unsigned attend_any_unit = attend_warps * attend_step;  ///< of chunks
+static_assert(attend_long_chunk % attend_any_unit == 0);
 
 /// One block: `Queries` query heads of one row that share a kv head, one chunk. Each warp takes an eighth of the chunk,
 /// 32 keys at a time: a lane scores a key for all queries, then owns 4 * Quads elements of the weighted sums.

@@ -12,6 +12,11 @@ namespace memra::detail {
 /// Chunks are whole units of so many keys.
 inline constexpr unsigned attend_chunk_unit = 128;
 static_assert(attend_chunk_unit >= attend_least_keys);
+/// A row that sees more keys than `attend_long_keys` has chunks of at least so many: with several rows or sequences in
+/// a call short chunks cost more than they bring, and below, one row alone does not fill the device without.
+inline constexpr unsigned attend_long_keys = 4096;
+inline constexpr unsigned attend_long_chunk = 256;
+static_assert(attend_long_chunk % attend_chunk_unit == 0);
 
 /// Most chunks of a row: what runs at the same time, and has scratch. Heads of 256 elements and more have half as many
 /// blocks on a multiprocessor as their warps would let be.
@@ -54,11 +59,12 @@ struct CudaAttendShape {
   unsigned unit;       ///< keys that chunks are whole multiples of
   const std::int32_t* pos_d;
 
-  /// Keys per chunk of a row that ends at `hi`: so many units that no more than `most_chunks` are needed. Chunk c holds
-  /// stream rows [c * size, (c + 1) * size).
+  /// Keys per chunk of a row that ends at `hi`: so many units that no more than `most_chunks` are needed, and no fewer
+  /// than a long row's. Chunk c holds stream rows [c * size, (c + 1) * size).
   MEMRA_HD unsigned chunk_keys(std::size_t hi) const noexcept {
     const unsigned most = static_cast<unsigned>(most_chunks) * unit;
-    return (static_cast<unsigned>(hi) + most - 1) / most * unit;
+    const unsigned size = (static_cast<unsigned>(hi) + most - 1) / most * unit;
+    return hi > attend_long_keys && size < attend_long_chunk ? attend_long_chunk : size;
   }
   /// Chunks to launch where no row is beyond `pos_bound` plus its own place: a row far back needs no more than one
   /// per unit.

@@ -226,8 +226,7 @@ struct AttendValues {
     const __half2 d = half2_of(__byte_perm(s0, s1, 0x5410));
     const __half2 m = half2_of(__byte_perm(s0, s1, 0x7632));
     // Of each key the fifth bits of elements 2 g, 2 g + 1 (bits 0, 1 of its half) and those plus 16 (bits 8, 9).
-    const unsigned shift = lane / 4 * 2;
-    const std::uint32_t f = __byte_perm(f0 >> shift, f1 >> shift, 0x6420);
+    const std::uint32_t f = __byte_perm(f0, f1, lane < 16 ? 0x6420 : 0x7531) >> lane / 4 % 4 * 2;
     const std::uint32_t v = w >> 8;
     constexpr std::uint32_t one = 0x64006400U;  // 1024
     const __half2 q00 = half2_of(and_or(w, 0x000F000FU, and_or(f << 4, 0x00100010U, one)));

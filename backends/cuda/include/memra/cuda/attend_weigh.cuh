@@ -66,10 +66,9 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
     if ((found & 1U) != 0) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
-        const float2 factor = factors[4 * i + at.t];
 #pragma unroll
         for (unsigned j = 0; j < 2; ++j) {
-          float top = __fmul_rn(fmaxf(s[i][j], s[i][j + 2]), j == 0 ? factor.x : factor.y);
+          float top = fmaxf(s[i][j], s[i][j + 2]);
 #pragma unroll
           for (unsigned distance = 4; distance < 32; distance *= 2) {
             top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
@@ -85,15 +84,17 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
     if (((all[0] | all[1]) & 0x01010101U) != 0) {
 #pragma unroll
       for (unsigned i = 0; i < Tiles; ++i) {
+        const float2 factor = factors[4 * i + at.t];
 #pragma unroll
         for (unsigned j = 0; j < 2; ++j) {
+          const float f = j == 0 ? factor.x : factor.y;
           float top = -INFINITY;
 #pragma unroll
           for (unsigned w = 0; w < warps; ++w) {
             if ((all[w / 4] >> (w % 4 * 8) & 1U) != 0) top = fmaxf(top, maxima[w * columns + 8 * i + 2 * at.t + j]);
           }
-          if (__fadd_rn(top, exponent[i][j]) > attend_top) {
-            const float now = __fsub_rn(attend_top - attend_slack, top);
+          if (__fmaf_rn(top, f, exponent[i][j]) > attend_top) {  // as store_weights finds: the column's own affair
+            const float now = __fsub_rn(attend_top - attend_slack, __fmul_rn(top, f));
             const float c = exp2_fast(__fsub_rn(now, exponent[i][j]));
             exponent[i][j] = now;
             sum[i][j] = __fmul_rn(sum[i][j], c);
