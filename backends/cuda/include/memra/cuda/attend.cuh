@@ -298,10 +298,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
   __device__ void wait_for_copies() const {
     if (stages == 2) {
       copies_wait<0>();
-    } else if (stages == 3) {
-      copies_wait<1>();
     } else {
-      copies_wait<2>();
+      copies_wait<1>();
     }
   }
 

@@ -30,12 +30,16 @@ struct CudaAttendBlock {
   static constexpr unsigned groups = Groups;
   static constexpr unsigned warps = Warps;
   static constexpr unsigned block_threads = 32 * warps;
-  static constexpr unsigned least_blocks = Warps > 4 ? 1 : Tiles == 1 ? 5 - groups : 2;
+  static constexpr unsigned least_blocks = Warps > 4 ? 1 : Tiles > 1 ? 2 : Warps == 2 ? 8 : 5 - groups;
   static constexpr bool waits_itself = true;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
   static constexpr unsigned columns = 8 * Tiles;
-  static constexpr unsigned most_stages = 4;
+  static constexpr unsigned most_stages = 3;
+  /// Shared memory of a multiprocessor, less what the system takes of each block.
+  static constexpr std::size_t multiprocessor_bytes = 227 * 1024;
+  /// Bytes of steps that a multiprocessor's blocks must have on their way.
+  static constexpr std::size_t enough_bytes = 60 * 1024;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   /// Halves that a query's element is the sum of: with the first alone bf16 would lose what planes of it have kept.
@@ -67,28 +71,29 @@ struct CudaAttendBlock {
         slices(static_cast<unsigned>(kv.head_dim_v / slice_dims)),
         tiles(static_cast<unsigned>((s.rows * (a.n_heads / kv.n_kv_heads) + columns - 1) / columns)) {}
 
-  /// With four blocks to a multiprocessor one wave is all of them (see cuda_attend_chunks), if they come evenly: where
-  /// a fifth finds room, some multiprocessors get five and others three, and the wave takes a fifth longer.
+  /// Kernels of 8 columns: one wave is all of their blocks (see cuda_attend_chunks), if they come evenly. Where one
+  /// more finds room some multiprocessors get it and others one less, and the wave takes that much longer.
+  static constexpr bool even = Tiles == 1 && groups == 1 && Warps <= 4;
+  static constexpr std::size_t even_bytes = multiprocessor_bytes / (least_blocks + 1) + 512;
   std::size_t shared_bytes() const noexcept {
     const std::size_t needed = steps_at + stages * step_bytes;
-    return Warps == 4 && least_blocks == 4 && needed < no_fifth_bytes ? no_fifth_bytes : needed;
+    return even && needed < even_bytes ? even_bytes : needed;
   }
 
-  /// A fifth of a multiprocessor's 227 KiB, and a little more.
-  static constexpr std::size_t no_fifth_bytes = 46 * 1024;
-  /// Bytes that the blocks of a multiprocessor must have on their way.
-  static constexpr std::size_t enough_bytes = 64 * 1024;
-  /// As many steps on their way as leave room for another block beside this one.
+  /// As many steps on their way as leave room for another block beside this one; two, if the multiprocessor's blocks
+  /// together then have enough on their way: more than that is no gain, and for some a loss.
   void complete(const CudaApi::Driver& driver) noexcept {
     mapped = k.describe(driver) && v.describe(driver);
+    stages = 2;
+    if (even && least_blocks * step_bytes >= enough_bytes &&
+        shared_bytes() <= multiprocessor_bytes / least_blocks - 1024)
+      return;
     // Four blocks to a multiprocessor, or three, two, one.
     constexpr std::array<std::size_t, 4> rooms{55, 74, 112, 227};
     for (std::size_t i = 0; i < rooms.size(); ++i) {
       const std::size_t most = rooms[i] * 1024 < driver.shared_bytes ? rooms[i] * 1024 : driver.shared_bytes;
       for (stages = most_stages; stages > 2 && shared_bytes() > most;) --stages;
-      // Four blocks are one wave (see cuda_attend_chunks): better than a third step each.
-      const bool enough = i == 0 && least_blocks == 4 && 4 * step_bytes >= enough_bytes;
-      if (stages > 2 || (enough && shared_bytes() <= most)) return;
+      if (stages > 2) return;
     }
   }
 
