@@ -364,6 +364,8 @@ mutant cache 'a tap sink may get a hole' taps.hpp 'pos - origin_ <= rows_' 'true
 mutant cache 'positions of only the first stage' $core 'for (const StageState& s : stages) {' \
   'for (const StageState& s : std::span(stages).first(1)) {'
 mutant cache 'a step may be opened twice' $core 'if (step_open && has_recurrent) {' 'if (false) {'
+mutant cache 'steps that are replayed are not counted' device_steps.hpp 'c->note_ahead(rows);' ''
+mutant cache 'a ring forgets what a graph writes' $core 'if (anywhere) longest = std::max(longest, rows);' ''
 mutant round 'the current plane is not brought home' detail/round_state.hpp 'if (core.plane == 0) return {};' 'return {};'
 mutant round 'a plane after all rows' detail/portable_round.hpp 'w.plane = (w.plane + accept)' 'w.plane = (w.plane + rows)'
 mutant round 'conv keeps what fell out' detail/portable_round.hpp 'ring.load(a + j)' 'ring.load(j)'

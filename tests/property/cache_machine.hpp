@@ -28,6 +28,7 @@ enum class CachePlant {
   accept_is_clamped,     ///< an accept that is too large is cut instead of refused
   export_leaks,          ///< an export that fails keeps a buffer
   mirror_forgotten,      ///< the last stage's pos_d is not moved by advance
+  replay_untold,         ///< the engine does not say that a graph was queued again
 };
 
 inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsigned layout) {
@@ -125,6 +126,9 @@ class CacheMachine {
       case 'g':
         device_feed(op);
         break;
+      case 'h':
+        replay_graph(op);
+        break;
       case 'q':
         repair();
         break;
@@ -163,8 +167,15 @@ class CacheMachine {
   std::size_t published = 0;
   std::size_t lapped = 0;  ///< rollbacks that a ring refused
   std::size_t faults = 0;
+  std::size_t graphs = 0;  ///< recorded steps that were queued again
 
  private:
+  /// What a captured step bakes: addresses. Its tokens and its position are data on the device.
+  struct Graph {
+    std::size_t rows = 0;
+    std::vector<PartView> views;
+  };
+
   struct Held {
     std::optional<Snapshot> snap;
     Tokens tokens;
@@ -364,6 +375,98 @@ class CacheMachine {
     fault_ = 0;
   }
 
+  /// Records a step of `n` rows; being recorded, it runs once, too.
+  void record(std::size_t n, unsigned branch) {
+    auto step = memra::check(cache_->begin_device_step(n));
+    longest_ = std::max(longest_, n);
+    wrote(pos_, n);
+    choose_tokens(n, branch);
+    graph_.emplace();
+    graph_->rows = n;
+    for (const Part& p : ref_.parts()) {
+      graph_->views.push_back(memra::check(view_part(step, p)));
+      memra::check(fill_part(cache_->dev(p.layer), graph_->views.back(), p, open_tokens_));
+    }
+    memra::check(cache_->advance_d());
+  }
+  /// All that a replay queues.
+  memra::Status queue_graph() {
+    for (std::size_t p = 0; p < ref_.parts().size(); ++p) {
+      const Part& part = ref_.parts()[p];
+      if (auto s = fill_part(cache_->dev(part.layer), graph_->views[p], part, open_tokens_); !s) return s;
+    }
+    for (std::size_t s = 0; s < cache_->n_stages(); ++s) {
+      const MoveBody move{const_cast<std::int32_t*>(cache_->pos_d(s)), static_cast<std::int32_t>(graph_->rows),
+                          static_cast<std::int32_t>(max_ctx_)};
+      if (auto f = move_pos(cache_->stage_dev(s), move); !f) return f;
+    }
+    return {};
+  }
+
+  /// A recorded step that is queued again, wherever the cache has been since: the device moves on alone, the host is
+  /// told by how much at most, and what comes next finds out by itself.
+  void replay_graph(const Op& op) {
+    const unsigned fault = std::exchange(fault_, 0);
+    if (tainted_ || open_ || taps_) return;  // what begin_device_step refuses is not replayed either
+    const std::size_t start = pos_;
+    std::size_t most = start;
+    bool ran_out = false;
+    const auto ran = [&] {
+      ran_out = ran_out || pos_ + graph_->rows > max_ctx_;
+      if (!ran_out) commit_tokens();
+      most = std::min(most + graph_->rows, max_ctx_);
+    };
+    if (!graph_ || op.c % 8 == 7) {
+      if (start == max_ctx_) return;
+      record(std::min<std::size_t>(1 + op.a % 4, max_ctx_ - start), op.b);
+      ran();
+    }
+    const unsigned asks = op.c / 8 % 4;  // who finds out
+    memra::Status s;
+    d_.arm(op.b % 2 == 0 ? fault : 0, where_.devices);
+    for (unsigned k = 0; k <= op.a / 4 % 3 && s.ok(); ++k) {
+      choose_tokens(graph_->rows, op.b + k);
+      s = queue_graph();
+      if (plant_ != CachePlant::replay_untold) cache_->replayed(graph_->rows);  // the one that failed has run in part
+      ++graphs;
+      if (s.ok()) ran();
+    }
+    const bool fired = d_.disarm();
+    faults += fired ? 1 : 0;
+    expect(s.ok() == !fired, "a launch failed without a fault, or did not");
+    expect(cache_->pos() == start, "replayed moved pos, which only the device knows");
+    if (!s) return give_up_graph();
+    expect(cache_->pos_bound() == most, "replayed: pos_bound is " + std::to_string(cache_->pos_bound()));
+    wrote(furthest_stage(), longest_);
+    if (ran_out) taint();
+    if (asks == 1) snapshot(held_[op.b % 4]);
+    if (asks == 2) rollback(held_[op.b % 4], op.a, 0);
+    if (asks == 3) publish(held_[op.b % 4], op.a, false);
+    allowed_ = true;  // a refusal may have asked where the device is
+    if (ran_out && tainted_) {
+      const bool told = cache_->tainted();
+      expect(cache_->catch_up().ok() == told, "a stream that ran out of rows is reported never, or twice");
+    } else {
+      ask(op.b % 2 == 1 ? fault : 0);
+    }
+  }
+  /// catch_up under a fault, and again without.
+  void ask(unsigned fault) {
+    d_.arm(fault, where_.devices);
+    const auto s = cache_->catch_up();
+    if (!d_.disarm()) return expect(s.ok(), "catch_up: " + s.message());
+    expect(!s.ok() && !cache_->tainted(), "catch_up: a failure of the device was lost, or tainted");
+    ++faults;
+    memra::check(cache_->catch_up());
+  }
+  /// A graph that died half way: any of its kernels may have run, on any stage.
+  void give_up_graph() {
+    for (Held& h : held_) {
+      if (rings_.empty() && h.snap && h.valid() && rollback(h, 0, 0)) return;
+    }
+    reset();
+  }
+
   void snapshot(Held& h) {
     const bool rest = !tainted_ && !open_ && pos_ == rows_.size();
     if (!h.snap) {
@@ -548,6 +651,7 @@ class CacheMachine {
     for (Held& other : held_) other.foreign = true;
     step_.reset();  // belongs to the cache that is gone
     old_step_.reset();
+    graph_.reset();
     rows_ = tokens;
     pos_ = rows_.size();
     high_ = restored_ = pos_;
@@ -696,6 +800,7 @@ class CacheMachine {
   std::optional<Cache> cache_;
   std::optional<memra::Step<Dev>> step_;
   std::optional<memra::Step<Dev>> old_step_;
+  std::optional<Graph> graph_;
   std::array<Held, 4> held_;
   std::vector<const void*> addresses_;
   bool hybrid_ = false;

@@ -23,6 +23,7 @@ struct Did {
   std::size_t moves = 0;
   std::size_t kept = 0;
   std::size_t rounds = 0;
+  std::size_t graphs = 0;
 };
 
 template <class Machine, class Plant>
@@ -40,6 +41,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.published; }) did->published += m.published;
       if constexpr (requires { m.replays; }) did->replays += m.replays, did->stale += m.stale;
       if constexpr (requires { m.lapped; }) did->lapped += m.lapped;
+      if constexpr (requires { m.graphs; }) did->graphs += m.graphs;
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
       if constexpr (requires { m.moves; }) did->moves += m.moves, did->kept += m.kept;
     }
@@ -54,7 +56,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
 /// One script of `n` operations. The letters' frequencies are those of their string.
 inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n) {
   memra_test::Rng rng(seed);
-  const std::string letters = machine == "cache"   ? "ffffffffffffffggggbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
+  const std::string letters = machine == "cache"   ? "ffffffffffffffgggghhhbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
                               : machine == "draft" ? "bbbbbbbbbbbbccckkkkttttttteeeeeiiiggnvlppppu"
                               : machine == "round" ? "ffffkkkkkkkkkkkknnnsssrrrrzl"
                                                    : "ffffffggkkkkkksssssrrrrrrzpppxxyyyllleee";
@@ -82,7 +84,7 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   if (machine == "round") return troubled && taken_back && once_in(5, did.rounds);
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000;
-  return machine != "cache" || (taken_back && once_in(8000, did.lapped));
+  return machine != "cache" || (taken_back && once_in(8000, did.lapped) && once_in(50, did.graphs));
 }
 
 }  // namespace property

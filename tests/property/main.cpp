@@ -95,9 +95,10 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   }
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
-      "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds\n",
+      "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds, %zu "
+      "graphs replayed\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
-      did.moves, did.kept, did.rounds);
+      did.moves, did.kept, did.rounds, did.graphs);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -143,6 +144,7 @@ int self_test() {
   cache("an accept that is too large is cut", CachePlant::accept_is_clamped, 3);
   cache("a failed export leaks", CachePlant::export_leaks, 4);
   cache("advance forgets a stage's position", CachePlant::mirror_forgotten, 2);
+  cache("an engine does not say that it replayed", CachePlant::replay_untold, 1);
   draft("truncate keeps one row", DraftPlant::truncate_keeps_one, 3);
   draft("rows below a tail are not zero", DraftPlant::tail_rows_not_zeroed, 5);
   draft("commit counts a block", DraftPlant::block_is_committed, 3);

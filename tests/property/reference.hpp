@@ -283,45 +283,88 @@ memra::Status write_by_copies(Dev& dev, const memra::TapView& w, std::size_t lay
   return {};
 }
 
+/// What a kernel that writes a part is given; monostate where the layer shares its donor's rows.
+using PartView = std::variant<std::monostate, memra::RecurView, memra::GroupedView, memra::KvWriteView>;
+
+/// The view of one part of an open step.
+template <class Dev>
+memra::Result<PartView> view_part(memra::Step<Dev>& step, const Part& part) {
+  const auto any = [](const auto& w) { return w ? memra::Result<PartView>(PartView(*w)) : w.status(); };
+  if (std::holds_alternative<memra::RecurrentSpec>(part.spec)) return any(step.recur(part.layer, part.nth));
+  if (std::holds_alternative<memra::GroupedRowsSpec>(part.spec)) return any(step.grouped(part.layer, part.nth));
+  if (std::holds_alternative<memra::AttentionSpec>(part.spec)) return any(step.kv_write(part.layer, part.nth));
+  return PartView();
+}
+
+/// Queues what writes `tokens` through a view, where the device's position is then.
+template <class Dev>
+memra::Status fill_part(Dev& dev, const PartView& view, const Part& part, const Tokens& tokens) {
+  const StepTokens t(tokens);
+  if (const auto* r = std::get_if<memra::RecurView>(&view)) {
+    const auto& spec = std::get<memra::RecurrentSpec>(part.spec);
+    if constexpr (runs_plain_bodies<Dev>) {
+      return memra::launch(dev, "recur", {}, RecurBody{*r, spec, part.layer, part.nth, t});
+    } else {
+      return write_by_copies(dev, *r, spec, part, tokens);
+    }
+  }
+  if (const auto* g = std::get_if<memra::GroupedView>(&view)) {
+    if constexpr (runs_plain_bodies<Dev>) {
+      return memra::launch(dev, "group", {t.n}, GroupBody{*g, part.layer, part.nth, t});
+    } else {
+      return write_by_copies(dev, *g, part, tokens);
+    }
+  }
+  if (const auto* kv = std::get_if<memra::KvWriteView>(&view)) {
+    if constexpr (runs_plain_bodies<Dev>) {
+      return memra::launch(dev, "append", {t.n}, AppendBody{*kv, part.layer, part.nth, t});
+    } else {
+      return write_by_copies(dev, *kv, part, tokens);
+    }
+  }
+  return {};
+}
+
 /// Writes one part of an open step. `tap`: also where the step's tap of that layer is.
 template <class Dev>
 memra::Status write_part(memra::Cache<Dev>& cache, memra::Step<Dev>& step, const Part& part, const Tokens& tokens,
                          bool tap) {
-  Dev& dev = cache.dev(part.layer);
-  const StepTokens t(tokens);
-  if (const auto* r = std::get_if<memra::RecurrentSpec>(&part.spec)) {
-    auto w = step.recur(part.layer, part.nth);
-    if (!w) return w.status();
-    if constexpr (runs_plain_bodies<Dev>) {
-      if (auto s = memra::launch(dev, "recur", {}, RecurBody{*w, *r, part.layer, part.nth, t}); !s) return s;
-    } else {
-      if (auto s = write_by_copies(dev, *w, *r, part, tokens); !s) return s;
-    }
-  } else if (std::holds_alternative<memra::GroupedRowsSpec>(part.spec)) {
-    auto w = step.grouped(part.layer, part.nth);
-    if (!w) return w.status();
-    if constexpr (runs_plain_bodies<Dev>) {
-      if (auto s = memra::launch(dev, "group", {t.n}, GroupBody{*w, part.layer, part.nth, t}); !s) return s;
-    } else {
-      if (auto s = write_by_copies(dev, *w, part, tokens); !s) return s;
-    }
-  } else if (std::holds_alternative<memra::AttentionSpec>(part.spec)) {
-    auto w = step.kv_write(part.layer, part.nth);
-    if (!w) return w.status();
-    if constexpr (runs_plain_bodies<Dev>) {
-      if (auto s = memra::launch(dev, "append", {t.n}, AppendBody{*w, part.layer, part.nth, t}); !s) return s;
-    } else {
-      if (auto s = write_by_copies(dev, *w, part, tokens); !s) return s;
-    }
-  }
+  const auto w = view_part(step, part);
+  if (!w) return w.status();
+  if (auto s = fill_part(cache.dev(part.layer), *w, part, tokens); !s) return s;
   if (!tap) return {};
   const auto view = step.tap(part.layer);
   if (!view) return {};
   Dev& sink = cache.dflash_taps()->device();
   if constexpr (runs_plain_bodies<Dev>) {
+    const StepTokens t(tokens);
     return memra::launch(sink, "tap", {t.n}, TapBody{*view, part.layer, step.pos(), t});
   } else {
     return write_by_copies(sink, *view, part.layer, step.pos(), tokens);
+  }
+}
+
+/// What ends a recorded step: the position moves on by `rows`, or is marked where the stream ends. Written here, so
+/// that the library's own kernel is not its own witness.
+struct MoveBody {
+  std::int32_t* pos;
+  std::int32_t rows;
+  std::int32_t capacity;
+
+  MEMRA_HD void operator()(const memra::Item&) const {
+    if (*pos >= 0) *pos = *pos + rows > capacity ? -1 - *pos : *pos + rows;
+  }
+};
+template <class Dev>
+memra::Status move_pos(Dev& dev, const MoveBody& move) {
+  if constexpr (runs_plain_bodies<Dev>) {
+    return memra::launch(dev, "move", {}, move);
+  } else {
+    std::int32_t pos = 0;
+    auto* at = reinterpret_cast<std::byte*>(move.pos);
+    if (auto s = dev.download(reinterpret_cast<std::byte*>(&pos), at, sizeof pos); !s) return s;
+    MoveBody{&pos, move.rows, move.capacity}({});
+    return dev.upload(at, reinterpret_cast<const std::byte*>(&pos), sizeof pos);
   }
 }
 
