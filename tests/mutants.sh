@@ -374,6 +374,10 @@ mutant round 'one token alone is not applied' detail/host_round.hpp 'item.x >= r
 mutant round 'a round that is given up leaves its state' round.hpp 'if (by_ == Strategy::replay) {' 'if (false) {'
 mutant round 'a failed commit does not taint' $core 'core.taint("an earlier device failure"); }' '}'
 mutant round 'a replay is owed from behind the round' round.hpp 'if (!all) c.pos = c.mirror = at;' ''
+mutant round 'a draft row that failed is not owed' speculation.hpp 's_->owed = n;' ';'
+mutant round 'a draft does not follow a rollback' speculation.hpp 's_->draft->truncate(s_->trunk->len())' \
+  's_->draft->truncate(s_->draft->len())'
+mutant round 'a round keeps its sink in the trunk' speculation.hpp 'if (!s_->sink) s_->sink = s_->trunk->take_taps();' ''
 mutant draft 'commit forgets a row' dflash_kv.hpp 's_->len += std::exchange' 's_->len += 0 * std::exchange'
 mutant draft 'truncate looks at no window' dflash_kv.hpp 'if (first < s_->resident && first < n)' 'if (false)'
 mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'
