@@ -115,7 +115,7 @@ run() {
     echo "FAILED  $what (status $rc)"
     tail -30 "$log"
   fi
-  grep -hE '^([a-z][a-z0-9_,. ]*: | *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
+  grep -hE '^([a-z][a-zA-Z0-9_,. ]*: | *SKIPPED|(plain|speculative|verdict|devices) )' "$log"
 }
 
 # has_tests FILTER: the program has test cases that match.
