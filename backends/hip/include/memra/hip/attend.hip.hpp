@@ -147,7 +147,7 @@ struct HipAttend {
     for (std::size_t key = lo / step * step + team * keys; key < hi; key += step) {
       if (key + keys > lo) turn(key, lo, hi, item.z * Dim + lane * n, qs, q_sum, s);
     }
-    merge(row, head, present, item.y, lane, team, s);
+    merge(row, head, (item.z + 1) * group, item.y, lane, team, s);
   }
 
  private:
@@ -234,8 +234,9 @@ struct HipAttend {
     }
   }
 
-  /// Folds the teams' results, ascending, into the chunk's partials.
-  __device__ __forceinline__ void merge(std::size_t row, std::size_t head, unsigned present, std::size_t chunk,
+  /// Folds the teams' results, ascending, into the chunk's partials. Heads from `end` on are not there: other words for
+  /// what block() asks, or a compiler keeps its four answers, in scalar registers, over the whole loop.
+  __device__ __forceinline__ void merge(std::size_t row, std::size_t head, std::size_t end, std::size_t chunk,
                                         unsigned lane, unsigned team, const Sums& s) const {
     __shared__ float tops[queries][hip_attend_teams];
     __shared__ float weights[queries][hip_attend_teams];
@@ -256,7 +257,7 @@ struct HipAttend {
 #pragma unroll
       for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = (s.o[i][e] + s.offset[i]) * c;
       __syncthreads();
-      if (i < present) {  // heads that are not there take part in the barriers
+      if (head + i < end) {  // heads that are not there take part in the barriers
         float* const out = shape.partial(partials, row, head + i, chunk);
         for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
           float sum = 0.0F;
