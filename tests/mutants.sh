@@ -378,6 +378,11 @@ mutant round 'a draft row that failed is not owed' speculation.hpp 's_->owed = n
 mutant round 'a draft does not follow a rollback' speculation.hpp 's_->draft->truncate(s_->trunk->len())' \
   's_->draft->truncate(s_->draft->len())'
 mutant round 'a round keeps its sink in the trunk' speculation.hpp 'if (!s_->sink) s_->sink = s_->trunk->take_taps();' ''
+mutant round 'a batch that fails taints nobody' round_batch.hpp 'r->core_->taint("an earlier device failure");' '(void)r;'
+mutant round 'a batch reads the rows of one cache' round_batch.hpp 'c.rows_d = words + i;' 'c.rows_d = words;'
+mutant round 'who sits out a batch is committed' round_batch.hpp 'r == nullptr ? -1 :' 'r == nullptr ? 0 :'
+mutant round 'a batch has the layers of its first cache' round_batch.hpp 'std::max(size.n_layers, c.n_layers)' \
+  'i == 0 ? c.n_layers : size.n_layers'
 mutant draft 'commit forgets a row' dflash_kv.hpp 's_->len += std::exchange' 's_->len += 0 * std::exchange'
 mutant draft 'truncate looks at no window' dflash_kv.hpp 'if (first < s_->resident && first < n)' 'if (false)'
 mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'

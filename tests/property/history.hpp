@@ -26,6 +26,7 @@ struct Did {
   std::size_t graphs = 0;
   std::size_t together = 0;
   std::size_t levelled = 0;
+  std::size_t batches = 0;
 };
 
 template <class Machine, class Plant>
@@ -45,6 +46,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.lapped; }) did->lapped += m.lapped;
       if constexpr (requires { m.graphs; }) did->graphs += m.graphs;
       if constexpr (requires { m.together; }) did->together += m.together, did->levelled += m.levelled;
+      if constexpr (requires { m.batches; }) did->batches += m.batches;
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
       if constexpr (requires { m.moves; }) did->moves += m.moves, did->kept += m.kept;
     }
@@ -61,7 +63,7 @@ inline Script make(const std::string& machine, std::uint64_t seed, std::size_t n
   memra_test::Rng rng(seed);
   const std::string letters = machine == "cache"   ? "ffffffffffffffgggghhhbwwassssssrrrrrrrrrrdmzppptuuxxvqqqqql"
                               : machine == "draft" ? "bbbbbbbbbbbbccckkkkttttttteeeeeiiiggnvlppppu"
-                              : machine == "round" ? "ffffkkkkkkkkkkkknnnsssrrrrzdl"
+                              : machine == "round" ? "ffffkkkkkkkkkkkkbbnnnsssrrrrzdml"
                                                    : "ffffffggkkkkkksssssrrrrrrzpppxxyyyllleee";
   Script s;
   s.machine = machine;
@@ -85,7 +87,8 @@ inline bool did_enough(const Did& did, const std::string& machine) {
       once_in(machine == "late" ? 1000 : 100, did.refusals) && once_in(50, did.faults) && once_in(200, did.taints);
   const bool taken_back = once_in(200, did.replays) && once_in(500, did.stale);
   if (machine == "round") {
-    return troubled && taken_back && once_in(5, did.rounds) && once_in(20, did.together) && once_in(5000, did.levelled);
+    return troubled && taken_back && once_in(5, did.rounds) && once_in(20, did.together) &&
+           once_in(5000, did.levelled) && once_in(50, did.batches);
   }
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000;

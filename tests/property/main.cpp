@@ -96,9 +96,9 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds, %zu "
-      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level\n",
+      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
-      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled);
+      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -159,6 +159,7 @@ int self_test() {
   round("a round that is given up is kept", RoundPlant::given_up_is_kept, 1);
   round("the tokens of a commit that failed are believed", RoundPlant::failure_is_forgotten, 2);
   round("a draft gets the taps of other tokens", RoundPlant::draft_gets_other_taps, 2);
+  round("the last cache of a batch is told one token less", RoundPlant::batch_tells_one_less, 1);
   for (const char* junk :
        {"", "cache", "cache:1.x", "cache:1 f1.2", "cache:1 f1.2.3!", "cache:1 f1.2.3!x", "cache:1 7"}) {
     if (!property::parse_line(junk)) continue;

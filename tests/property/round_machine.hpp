@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memra/cache.hpp>
 #include <memra/dflash_kv.hpp>
+#include <memra/round_batch.hpp>
 #include <memra/speculation.hpp>
 #include <optional>
 #include <property/cache_machine.hpp>
@@ -33,6 +35,7 @@ enum class RoundPlant {
   given_up_is_kept,       ///< a round that is given up is committed
   failure_is_forgotten,   ///< the engine does not repair what a failed commit left
   draft_gets_other_taps,  ///< the draft's rows of a round are those of the tokens before
+  batch_tells_one_less,   ///< the last cache of a batch is told one token less
 };
 
 /// A draft cache that moves with the trunk. Its rows are the taps themselves: what the trunk's last layer gave.
@@ -99,15 +102,29 @@ class StraightRun {
   std::vector<float> out_;
 };
 
+/// A cache that commits in one batch with the machine's own; its tokens, and a straight run of its own.
+template <class Dev>
+struct Mate {
+  explicit Mate(const memra::ModelConfig& config) : m(config), straight(m) {}
+
+  memra_test::OpModel m;
+  StraightRun straight;
+  std::optional<memra::Cache<Dev>> cache = {};
+  Tokens rows = {};
+  std::vector<float> out = {};  ///< [rows][OpModel::width]
+  bool lost = false;            ///< what it holds is not known: only a reset helps
+};
+
 /// setup: model kind, K format, V format, layout, placement, whether a draft cache moves along from the start (an odd
 /// half).
 ///
-/// The rules (R3, R7, C8): a round that did not commit is as if it had never begun. A call that failed has changed
+/// The rules (R3, R7, R8, C8): a round that did not commit is as if it had never begun. A call that failed has changed
 /// nothing or has tainted; after a rollback to a valid snapshot, or a reset, every byte is right again.
 template <class Dev>
 class RoundMachine {
   using Cache = memra::Cache<Dev>;
   using Round = memra::Round<Dev>;
+  using Batch = memra::RoundBatch<Dev>;
   using Strategy = memra::Strategy;
   static constexpr std::size_t most_rows = 7;
 
@@ -124,11 +141,9 @@ class RoundMachine {
             return r != nullptr && r->rule == memra::ScanRule::mamba1;
           });
         });
+    place_ = at(setup, 4) % all.size();
     for (Dev& d : d_.dev) d.share(d_.dev[0].plan());  // the n-th call of them all fails
-    const auto& where = all[at(setup, 4) % all.size()];
-    std::vector<Dev*> devs;
-    for (const std::size_t d : where.devices) devs.push_back(&d_.dev[d]);
-    cache_.emplace(memra::check(Cache::create_ppn(devs, where.fence, m_.config(), short_ctx, options)));
+    cache_.emplace(memra::check(create(m_.config(), options)));
     guard<Dev>(*cache_);
     if (at(setup, 5) / 2 % 2 == 1) join(at(setup, 5) / 4 % 2 == 1);
   }
@@ -159,6 +174,12 @@ class RoundMachine {
       case 'd':
         pair_ ? leave_or_move(op.a) : join(op.a % 2 == 1);
         break;
+      case 'b':
+        batch(op);
+        break;
+      case 'm':
+        part_or_move(op.a);
+        break;
       default:
         look_ = true;
         break;
@@ -169,6 +190,7 @@ class RoundMachine {
     expect(!failed_ || fired, "a call failed without a fault");
     expect(!fired || failed_ || cache_->tainted(), "a failure was reported by no call");
     if (pair_ && pair_->draft.tainted() && !cache_->tainted() && !owes_) level();
+    for (Mate<Dev>& m : mates_) start_again(m);
     if (cache_->tainted() || owes_) {
       repair(op.c);
       look_ = true;
@@ -182,6 +204,7 @@ class RoundMachine {
     for (Held& h : held_) h = {};
     d_.expect_guards_whole();
     pair_.reset();
+    disband();
     cache_.reset();
     d_.expect_guards_whole();
     expect(d_.live() == 0, "memory was left when everything was gone");
@@ -195,6 +218,7 @@ class RoundMachine {
   std::size_t rounds = 0;
   std::size_t together = 0;  ///< commits of trunk and draft
   std::size_t levelled = 0;  ///< times the draft had to be brought up to the trunk
+  std::size_t batches = 0;   ///< commits of several caches at once
 
  private:
   struct Held {
@@ -411,6 +435,206 @@ class RoundMachine {
     replay(*left);
   }
 
+  // --- caches that end their rounds with it ---
+
+  memra::Result<Cache> create(const memra::ModelConfig& config, const memra::CacheOptions& options) {
+    const auto where = memra_test::placements(config.layers.size())[place_];
+    std::vector<Dev*> devs;
+    for (const std::size_t d : where.devices) devs.push_back(&d_.dev[d]);
+    return Cache::create_ppn(devs, where.fence, config, short_ctx, options);
+  }
+  /// One of its own shape, one of another.
+  void gather() {
+    memra::CacheOptions options = memra_test::all_rounds(most_rows);
+    mates_.emplace_back(m_.config());
+    mates_.emplace_back(memra_test::round_hybrid());
+    for (Mate<Dev>& m : mates_) {
+      options.rounds.stash = stash_ || &m == &mates_.back();
+      auto made = create(m.m.config(), options);
+      if (!good(made)) return disband();
+      m.cache.emplace(*std::move(made));
+    }
+    auto made = Batch::create(members());
+    if (!good(made)) return disband();
+    batch_.emplace(*std::move(made));
+    static_cast<void>(d_.disarm());  // all is there; guarding it is no call of the library
+    for (Mate<Dev>& m : mates_) guard<Dev>(*m.cache);
+  }
+  void disband() {
+    batch_.reset();
+    mates_.clear();
+  }
+  std::vector<Cache*> members() {
+    std::vector<Cache*> all = {&*cache_};
+    for (Mate<Dev>& m : mates_) all.push_back(&*m.cache);
+    return all;
+  }
+  /// A batch does not mind where its caches are.
+  void part_or_move(unsigned a) {
+    if (mates_.empty()) return;
+    if (a % 3 == 0) return disband();
+    Cache& from = *mates_[a / 3 % 2].cache;
+    Cache moved(std::move(from));
+    refused(Batch::create(members()).status(), memra::ErrorKind::bad_argument, "a batch of a moved-from cache");
+    from = std::move(moved);
+    refused(Batch::create(std::vector<Cache*>{&from, &*cache_, &from}).status(), memra::ErrorKind::bad_argument,
+            "a batch with a cache that comes twice");
+    look_ = true;
+  }
+  /// A mate has no snapshots.
+  void start_again(Mate<Dev>& m) {
+    taints += m.cache->tainted() ? 1 : 0;
+    if (!m.cache->tainted() && !m.lost) return;
+    memra::check(m.cache->reset());
+    expect(!m.cache->tainted(), "a reset left the taint");
+    m.rows.clear();
+    m.out.clear();
+    m.lost = false;
+    look_ = true;
+  }
+
+  /// One member's part in a batch.
+  struct Turn {
+    Tokens tokens = {};
+    std::vector<float> out = {};
+    std::size_t accept = 0;
+    std::optional<Round> round = {};
+  };
+
+  /// Begins and writes one member's round. @return whether that went well; who sits out has no round
+  bool take_turn(Turn& turn, Cache& cache, const memra_test::OpModel& m, Strategy by, bool anywhere) {
+    if (turn.tokens.empty()) return true;
+    auto r = anywhere ? cache.begin_device_round(turn.tokens.size(), by) : cache.begin_round(turn.tokens.size(), by);
+    if (!good(r)) return false;
+    turn.round.emplace(*std::move(r));
+    return good(m.forward(cache, turn.round->step(), turn.tokens, turn.out));
+  }
+
+  /// Rounds of its own cache and its mates', committed together; some sit out, and one that a draft follows does.
+  void batch(const Op& op) {
+    if (mates_.empty()) gather();
+    if (failed_) return;
+    mates_moved_ = true;
+    // Most of the calls are the models': every other failure waits for the commit.
+    const bool late = op.fault % 2 == 1;
+    if (late) static_cast<void>(d_.disarm());
+    for (Mate<Dev>& m : mates_) {
+      if (m.rows.size() + most_rows <= short_ctx) continue;
+      m.lost = !good(m.cache->reset());
+      m.rows.clear();
+      m.out.clear();
+      if (m.lost) return;
+    }
+    const Strategy by = op.b % 2 == 0 || !stash_ ? Strategy::planes : Strategy::stash;
+    const bool on_device = op.b / 2 % 2 == 1;
+    std::array<Turn, 3> turns;
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      const std::size_t held = i == 0 ? rows_.size() : mates_[i - 1].rows.size();
+      const std::size_t rows = std::min((op.a + i * 3) % (most_rows + 1), short_ctx - held);
+      if (i == 0 && pair_) continue;
+      turns[i].tokens = tokens(rows, op.b + static_cast<unsigned>(i));
+      turns[i].accept = (op.c + i * 2) % (rows + 1);
+      Cache& cache = i == 0 ? *cache_ : *mates_[i - 1].cache;
+      if (!take_turn(turns[i], cache, i == 0 ? m_ : mates_[i - 1].m, by, on_device && op.b / 4 % 2 == 1)) return;
+    }
+    std::array<Round*, 3> open = {};
+    std::array<std::size_t, 3> accept = {};
+    std::array<std::int32_t, 3> words = {};
+    std::size_t last = turns.size();
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      accept[i] = turns[i].round ? turns[i].accept : 99;  // not to be read
+      if (turns[i].round) open[i] = &*turns[i].round, last = i;
+    }
+    if (last == turns.size()) return;
+    if (op.c % 8 == 7) refuse_batch(open, accept, last);
+    if (plant_ == RoundPlant::batch_tells_one_less && accept[last] != 0) --accept[last];
+    for (std::size_t i = 0; i < turns.size(); ++i) words[i] = static_cast<std::int32_t>(accept[i]);
+    const bool outside = on_device && op.c % 8 == 3 && open[2] != nullptr;
+    if (outside) words[2] = op.b / 8 % 2 == 0 ? -1 : static_cast<std::int32_t>(open[2]->rows() + 1);
+    if (late && op.fault != 0) {
+      memra::Fault f;
+      f.nth = 1 + op.fault / 2 % 12;
+      f.torn = !guarded<Dev>;
+      d_.dev[0].arm(f);
+    }
+    const std::vector<const std::int32_t*> at(cache_->n_stages(), words.data());
+    const bool done = good(on_device ? batch_->commit_d(open, at) : batch_->commit(open, accept));
+    settle_turns(turns, open, done);
+    if (outside && done) is_told(mates_[1]);
+    look_ = look_ || op.c / 8 % 2 == 1;
+  }
+
+  /// All or none: of those that take part; who sits out has nothing to do with it.
+  void settle_turns(std::array<Turn, 3>& turns, const std::array<Round*, 3>& open, bool done) {
+    const auto all = members();
+    const auto took_part = [&](auto what) {
+      std::size_t n = 0;
+      for (std::size_t i = 0; i < turns.size(); ++i) n += open[i] != nullptr && what(i) ? 1U : 0U;
+      return n;
+    };
+    const std::size_t part = took_part([](std::size_t) { return true; });
+    const std::size_t tainted = took_part([&](std::size_t i) { return all[i]->tainted(); });
+    const std::size_t ended = took_part([&](std::size_t i) { return !open[i]->open(); });
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      expect(open[i] != nullptr || !all[i]->tainted(), "a cache that sat out was tainted");
+    }
+    expect(done ? tainted == 0 && ended == part : tainted == part || (tainted == 0 && ended == 0),
+           "a batch did to some of its caches what it did not do to others");
+    if (!done) return;
+    ++rounds;
+    batches += part > 1 ? 1 : 0;
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      if (open[i] == nullptr) continue;
+      const Tokens kept = memra_test::part(turns[i].tokens, 0, turns[i].accept);
+      if (i == 0) {
+        keep(kept, turns[i].out);
+        continue;
+      }
+      Mate<Dev>& m = mates_[i - 1];
+      m.rows = memra_test::join(m.rows, kept);
+      m.out.insert(m.out.end(), turns[i].out.begin(),
+                   turns[i].out.begin() + static_cast<std::ptrdiff_t>(kept.size() * memra_test::OpModel::width));
+    }
+  }
+
+  /// An accept length outside its round: that cache says so, and nobody else.
+  void is_told(Mate<Dev>& m) {
+    m.lost = true;
+    const memra::Status s = m.cache->catch_up();
+    if (s.ok() || s.kind() == memra::ErrorKind::bad_state) {
+      refused(s, memra::ErrorKind::bad_state, "an accept length outside a round of a batch");
+      refused(m.cache->begin_round(1, Strategy::planes).status(), memra::ErrorKind::bad_state, "a round when tainted");
+    } else {
+      good(s);
+    }
+  }
+
+  /// What is wrong with one member leaves all of them as they were.
+  void refuse_batch(std::array<Round*, 3> open, std::array<std::size_t, 3> accept, std::size_t last) {
+    constexpr auto wrong = memra::ErrorKind::bad_argument;
+    Round* const one = open[last];
+    const std::size_t kept = std::exchange(accept[last], one->rows() + 1);
+    refused(batch_->commit(open, accept), wrong, "more than all of one round");
+    accept[last] = kept;
+    std::rotate(open.begin(), open.begin() + 1, open.end());
+    refused(batch_->commit(open, accept), wrong, "rounds in another order");
+    refused(batch_->commit(std::array<Round*, 3>{}, accept), wrong, "no round at all");
+    refused(batch_->commit_d(open, {}), wrong, "no accept lengths");
+    Cache& other = *members()[last];
+    refused(other.advance(), memra::ErrorKind::bad_state, "a step inside a round");
+    expect(one->open() && !other.tainted(), "a batch that was refused did something");
+  }
+
+  void compare_mates() {
+    for (Mate<Dev>& m : mates_) {
+      memra::check(m.cache->catch_up());
+      const auto want = memra_test::image(m.straight.after(m.rows));
+      const auto got = memra_test::image(*m.cache);
+      expect(got == want, "a cache of a batch: not what a straight run leaves: " + memra_test::difference(got, want));
+      expect(memra_test::same_bits(m.out, m.straight.out()), "a cache of a batch: its output is not a straight run's");
+    }
+  }
+
   /// A round that is given up after some of its layers.
   void give_up(std::size_t n, unsigned b, unsigned c) {
     n = std::min(n, short_ctx - rows_.size());
@@ -523,6 +747,7 @@ class RoundMachine {
     expect(got == want, "not what a straight run leaves: " + memra_test::difference(got, want));
     expect(memra_test::same_bits(out_, straight_.out()), "an accepted row's output is not that of a straight run");
     if (pair_) compare_draft();
+    if (std::exchange(mates_moved_, false)) compare_mates();
     for (const Held& h : held_) {
       if (h.snap) expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
     }
@@ -551,15 +776,19 @@ class RoundMachine {
   Devices<Dev> d_;
   std::optional<Cache> cache_;
   std::optional<Pair<Dev>> pair_;
+  std::deque<Mate<Dev>> mates_;  ///< a straight run knows its model by address
+  std::optional<Batch> batch_;
+  std::size_t place_ = 0;
   bool stash_ = true;
   std::array<Held, 2> held_;
 
-  Tokens rows_;             ///< what is held
-  std::vector<float> out_;  ///< what its rows gave, [rows][OpModel::width]
-  bool failed_ = false;     ///< a call of this operation failed
-  bool owes_ = false;       ///< a step or a replay died half way
-  bool forgot_ = false;     ///< a reset failed
-  bool look_ = false;       ///< compare behind this operation
+  Tokens rows_;               ///< what is held
+  std::vector<float> out_;    ///< what its rows gave, [rows][OpModel::width]
+  bool failed_ = false;       ///< a call of this operation failed
+  bool owes_ = false;         ///< a step or a replay died half way
+  bool forgot_ = false;       ///< a reset failed
+  bool look_ = false;         ///< compare behind this operation
+  bool mates_moved_ = false;  ///< since they were compared
 };
 
 }  // namespace property
