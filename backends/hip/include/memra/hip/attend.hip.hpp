@@ -107,10 +107,11 @@ struct HipAttend {
   __device__ __forceinline__ void block(const Item& item) const {
     const std::size_t group = shape.n_heads / shape.n_kv_heads;
     const std::size_t groups = (group + queries - 1) / queries;
-    const std::size_t row = item.x / groups;
+    // Both fit 32 bits (a grid's limit, and what an array of queries holds), and are kept over the loop.
+    const auto row = static_cast<unsigned>(item.x / groups);
     const std::size_t first = item.x % groups * queries;  // within the group
     const auto present = static_cast<unsigned>(group - first < queries ? group - first : queries);
-    const std::size_t head = item.z * group + first;
+    const auto head = static_cast<unsigned>(item.z * group + first);
     const KvRange::Rows span = shape.span(row);
     if (span.hi <= span.lo) return;
     const auto seen_lo = static_cast<std::size_t>(span.lo);
@@ -147,7 +148,7 @@ struct HipAttend {
     for (std::size_t key = lo / step * step + team * keys; key < hi; key += step) {
       if (key + keys > lo) turn(key, lo, hi, item.z * Dim + lane * n, qs, q_sum, s);
     }
-    merge(row, head, (item.z + 1) * group, item.y, lane, team, s);
+    merge(row, head, static_cast<unsigned>((item.z + 1) * group), item.y, lane, team, s);
   }
 
  private:
@@ -236,8 +237,8 @@ struct HipAttend {
 
   /// Folds the teams' results, ascending, into the chunk's partials. Heads from `end` on are not there: other words for
   /// what block() asks, or a compiler keeps its four answers, in scalar registers, over the whole loop.
-  __device__ __forceinline__ void merge(std::size_t row, std::size_t head, std::size_t end, std::size_t chunk,
-                                        unsigned lane, unsigned team, const Sums& s) const {
+  __device__ __forceinline__ void merge(unsigned row, unsigned head, unsigned end, std::size_t chunk, unsigned lane,
+                                        unsigned team, const Sums& s) const {
     __shared__ float tops[queries][hip_attend_teams];
     __shared__ float weights[queries][hip_attend_teams];
     __shared__ float sums[hip_attend_teams][Dim];
