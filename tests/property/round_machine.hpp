@@ -546,7 +546,7 @@ class RoundMachine {
       if (turns[i].round) open[i] = &*turns[i].round, last = i;
     }
     if (last == turns.size()) return;
-    if (op.c % 8 == 7) refuse_batch(open, accept, last);
+    if (op.c % 8 == 7 && (late || op.fault == 0)) refuse_batch(open, accept, last);  // a call that fails is no refusal
     if (plant_ == RoundPlant::batch_tells_one_less && accept[last] != 0) --accept[last];
     for (std::size_t i = 0; i < turns.size(); ++i) words[i] = static_cast<std::int32_t>(accept[i]);
     const bool outside = on_device && op.c % 8 == 3 && open[2] != nullptr;
