@@ -11,6 +11,7 @@
 #include <memra/config/draft.hpp>
 #include <memra/config/gguf.hpp>
 #include <memra/config/hf.hpp>
+#include <memra/config/json.hpp>
 #include <memra/plan.hpp>
 #include <set>
 #include <span>
@@ -98,6 +99,7 @@ Names wrong_with(const Files& files, const Names& families, const std::map<std::
 const std::map<std::string, std::string> hf_refusals = {
     {"bidirectional", "expected a causal model"},
     {"cut", "it is not JSON at byte 15"},
+    {"default", "num_kv_shared_layers is missing, which means 15; expected a whole number from 0 to 1"},
     {"deep", "nested deeper than 64"},
     {"donor", "borrows from the last layer of its kind before layer 0"},
     {"family", "field model_type is 'x'"},
@@ -216,5 +218,50 @@ TEST_CASE("every architecture of GGUF files has one that is accepted among the s
   for (const auto& family : memra::config::gguf_families) families.insert(std::string(family.architecture));
   REQUIRE(wrong_with(files, families, gguf_refusals, parse_gguf) == Names());
   red_arms(files, families, gguf_refusals, parse_gguf, "gemma3n");
+}
+
+TEST_CASE("every field of every seed, absent and at its extremes: a model with a plan, or a refusal") {
+  const auto looked_at = [](const memra::Result<memra::config::Model>& model) {
+    if (!model) return model.status().text()[0] != '\0';
+    const auto planned = memra::plan(model->state, 3000);
+    return planned.ok() || planned.status().text()[0] != '\0';
+  };
+  const auto extremes = memra::config::Json::parse(
+      R"([0, 1, 2, 3, 16, 64, 4096, 65536, 2147483647, 18446744073709551615, null, true, -1, [], {}, ""])");
+  std::size_t seen = 0;
+  for (const auto& [name, text] : seeds("hf")) {
+    if (!parse_hf(text)) continue;
+    const auto whole = memra::check(memra::config::parse_json(text, name.c_str()));
+    const auto flat = whole.flatten();
+    for (const auto& [field, value] : flat.items()) {
+      const memra::config::Json::json_pointer at(field);
+      for (const auto& extreme : extremes) {
+        INFO(name << field << ": " << extreme.dump());
+        auto changed = whole;
+        changed[at] = extreme;
+        REQUIRE(looked_at(parse_hf(changed.dump())));
+        ++seen;
+      }
+      if (!at.back().empty() && whole[at.parent_pointer()].is_object()) {
+        auto changed = whole;
+        changed[at.parent_pointer()].erase(at.back());
+        INFO(name << " without " << field);
+        REQUIRE(looked_at(parse_hf(changed.dump())));
+      }
+    }
+  }
+  for (const auto& [name, bytes] : seeds("gguf")) {
+    if (!parse_gguf(bytes)) continue;
+    for (std::size_t at = 0; at < bytes.size(); ++at) {
+      for (const char byte : {'\0', '\2', '\x7f'}) {
+        std::string changed = bytes;
+        changed[at] = byte;
+        INFO(name << " at " << at);
+        REQUIRE(looked_at(parse_gguf(changed)));
+        ++seen;
+      }
+    }
+  }
+  REQUIRE(seen > 10000);
 }
 }  // namespace fuzz_corpus_cpp

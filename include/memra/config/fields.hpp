@@ -56,11 +56,15 @@ class Fields {
     if (status_.ok()) status_ = refuse(what_, sentence);
   }
 
-  /// A whole number in [lo, hi]; `fallback` where the field is absent, which is refused if there is none.
+  /// A whole number in [lo, hi]; `fallback` where the field is absent, which is refused if there is none, or if it is
+  /// above `hi`: what a family does where its files are silent need not fit this one. Below `lo` it may say "absent".
   std::size_t size(const char* name, std::size_t lo, std::size_t hi, std::optional<std::size_t> fallback = {}) {
     if (!has(name)) {
       if (!fallback) fail(named(name) + " is missing; expected a whole number");
-      return fallback.value_or(lo);
+      if (fallback.value_or(lo) <= hi) return fallback.value_or(lo);
+      fail(named(name) + " is missing, which means " + std::to_string(*fallback) + "; expected a whole number from " +
+           std::to_string(lo) + " to " + std::to_string(hi));
+      return lo;
     }
     const std::optional<std::uint64_t> v = whole(at(name));
     if (!v || *v < lo || *v > hi) {

@@ -44,12 +44,16 @@ class GgufFields {
   bool has(std::string_view name) { return find(name) != nullptr; }
   bool was_read(std::string_view name) const { return std::find(read_.begin(), read_.end(), name) != read_.end(); }
 
-  /// A whole number in [lo, hi]: a scalar, or the same for every layer, see set_layers.
+  /// A whole number in [lo, hi]: a scalar, or the same for every layer, see set_layers. `fallback` as Fields::size has
+  /// it.
   std::size_t size(std::string_view name, std::size_t lo, std::size_t hi, std::optional<std::size_t> fallback = {}) {
     const GgufValue* v = find(name);
     if (v == nullptr) {
       if (!fallback) fail(named(name) + " is missing; expected a whole number");
-      return fallback.value_or(lo);
+      if (fallback.value_or(lo) <= hi) return fallback.value_or(lo);
+      fail(named(name) + " is missing, which means " + std::to_string(*fallback) + "; expected a whole number from " +
+           std::to_string(lo) + " to " + std::to_string(hi));
+      return lo;
     }
     const auto one = v->numbers.empty() ? v->numbers.end() : v->numbers.begin();
     const bool same = !v->numbers.empty() && (!v->is_array || v->count == n_layers_ || v->count == n_all_) &&
