@@ -34,7 +34,7 @@ run() { # PART: its programs are built
       for target in safetensors config ids handover hf gguf; do
         found=$root/build/fuzz/tests/fuzz/$target
         "$root/build/fuzz/tests/fuzz/memra_fuzz_$target" "-max_total_time=${FUZZ_SECONDS:-180}" -max_len=4096 \
-          -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$found/" "$found" \
+          -timeout=100 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$found/" "$found" \
           "$root/tests/fuzz/corpus/$target"
       done ;;
     memcheck)
