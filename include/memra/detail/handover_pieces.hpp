@@ -62,6 +62,7 @@ Status checksum_by_kernel(Dev& dev, std::span<const PlacedPiece<Dev>> pieces, st
       !s) {
     return s;
   }
+  if (Status s = dev.synchronize(); !s) return s;  // the kernel follows the addresses that stand there
   auto* wide = reinterpret_cast<std::uint64_t*>(all->data());
   auto* narrow = reinterpret_cast<std::uint64_t*>(few->data());
   const auto* on_device = reinterpret_cast<const ChecksumSpan*>(table->data());
