@@ -36,6 +36,7 @@ struct Did {
   std::size_t handed = 0;
   std::size_t turned = 0;
   std::size_t asked = 0;
+  std::size_t tails = 0;
 };
 
 /// A word of the script language. What its numbers a, b, c choose is in the machine; a fault meets one of its calls.
@@ -81,11 +82,12 @@ inline constexpr std::array<Word, 13> draft_words{{
     {'p', 4, "pin"},
     {'u', 1, "unpin"},
 }};
-inline constexpr std::array<Word, 10> round_words{{
+inline constexpr std::array<Word, 11> round_words{{
     {'f', 4, "a step"},
     {'k', 12, "a round, committed"},
     {'b', 2, "rounds of three caches, committed together"},
     {'n', 3, "a round that is given up"},
+    {'o', 1, "send_state of trunk and draft and receive_state; the history goes on with what was received"},
     {'s', 3, "snapshot"},
     {'r', 4, "rollback"},
     {'z', 1, "reset"},
@@ -135,6 +137,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
       if constexpr (requires { m.chunks; }) did->chunks += m.chunks, did->adopted += m.adopted, did->pairs += m.pairs;
       if constexpr (requires { m.handed; }) did->handed += m.handed;
+      if constexpr (requires { m.tails; }) did->tails += m.tails;
       if constexpr (requires { m.turned; }) did->turned += m.turned;
       if constexpr (requires { m.asked; }) did->asked += m.asked;
       if constexpr (requires { m.moves; }) did->moves += m.moves, did->kept += m.kept;
@@ -179,7 +182,8 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   const bool taken_back = once_in(200, did.replays) && once_in(500, did.stale);
   if (machine == "round") {
     return troubled && taken_back && once_in(5, did.rounds) && once_in(20, did.together) &&
-           once_in(5000, did.levelled) && once_in(50, did.batches);
+           once_in(5000, did.levelled) && once_in(50, did.batches) && once_in(200, did.handed) &&
+           once_in(1000, did.tails);
   }
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000 && once_in(50, did.asked);
