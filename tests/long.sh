@@ -2,8 +2,8 @@
 # sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck engine; all of them if none is named
 # What takes too long for tests/run.sh, as many parts at a time as there are cores: about 45 minutes on two that do
 # nothing else.
-#   histories  three minutes of each machine, and about one under the sanitizers: on one core of 2 GHz it does 40,000
-#              operations a second of a cache, 95,000 of a draft cache, 7,500 of rounds, 150,000 of late failures.
+#   histories  three minutes of each machine, and about one under the sanitizers: on one core of 2 GHz it does 30,000
+#              operations a second of a cache, 95,000 of a draft cache, 6,500 of rounds, 65,000 of late failures.
 #              HISTORIES=10 for ten times as many
 #   mutants    every bug of tests/mutants.sh planted into the headers, one at a time: each must be noticed
 #   fuzz       three minutes a target from the kept corpus; FUZZ_SECONDS=1200 for a long run
@@ -24,7 +24,7 @@ build() { # PRESET TARGET...
 run() { # PART: its programs are built
   case $1 in
     histories)
-      for machine in round:1400 cache:8000 draft:18000 late:27000; do
+      for machine in round:1200 cache:5400 draft:18000 late:12000; do
         thousands=$((${machine#*:} * ${HISTORIES:-1}))
         "$root/build/release/tests/property/memra_property" ${machine%:*} --ops ${thousands}000 --seed 500000
         "$root/build/asan/tests/property/memra_property" ${machine%:*} --ops $((thousands * 50)) --seed 900000

@@ -114,6 +114,7 @@ mutant() {
 c=cache.hpp
 core=detail/cache_core.hpp
 draft=detail/draft_store.hpp
+io=detail/handover_io.hpp
 taken='state.data(), snap.state_[d].data(), state.bytes()); !s) return s;'
 mutant cache_rollback:B01 'accept 0 keeps the state after the step' $c 'if (state.bytes() == 0) continue;' \
   'if (state.bytes() == 0 || accept == 0) continue;'
@@ -383,6 +384,39 @@ mutant round 'a batch reads the rows of one cache' round_batch.hpp 'c.rows_d = w
 mutant round 'who sits out a batch is committed' round_batch.hpp 'r == nullptr ? -1 :' 'r == nullptr ? 0 :'
 mutant round 'a batch has the layers of its first cache' round_batch.hpp 'std::max(size.n_layers, c.n_layers)' \
   'i == 0 ? c.n_layers : size.n_layers'
+mutant cache 'a chunked step leaves no mark' $core 'if (by == ScanClass::chunked) scan = by;' ''
+mutant cache 'a chunked step begins off the grid' $core 'if (pos % scan_chunk == 0) return {};' 'return {};'
+mutant cache 'a rollback keeps the class of what it gives up' $c 'c.scan = snap.record_->scan;' ''
+mutant cache 'layers are not told of a chunked step' step.hpp 'if (r.has_chunks()) r.scan = core_->step_scan;' ''
+mutant cache 'every layer is told of a chunked step' step.hpp 'if (r.has_chunks()) r.scan' 'r.scan'
+mutant cache 'two stages are cut one layer late' $c 'fence = {0, split, cfg.layers.size()}' \
+  'fence = {0, split + 1, cfg.layers.size()}'
+mutant cache 'two stages are on one device' $c 'devs = {&d0, &d1}' 'devs = {&d0, &d0}'
+mutant cache 'memory is used beside what was handed over' detail/slab.hpp 's.data_ = adopted.data;' \
+  's.data_ = adopted.data + 256;'
+mutant cache 'memory that was handed over is not zeroed' detail/slab.hpp 'if (zeroed) {' 'if (false) {'
+mutant cache 'too little memory is taken' detail/build_core.hpp 'b.bytes < used(i) || ' ''
+mutant cache 'a received state is not looked at' $io 'if ((*sums)[i] == h.pieces[i].sum) continue;' 'continue;'
+mutant cache 'a received state is of the other class' $io 'core.restore(header->pos, header->scan);' \
+  'core.restore(header->pos, ScanClass::sequential);'
+mutant cache 'a chunked state goes to who does not take it' $io 'if (h.scan == ScanClass::chunked &&' 'if (false &&'
+mutant cache 'logits are received and not shown' $io 'core.parked_valid = header->has_logits;' ''
+mutant cache 'a receiver refuses in silence' $io 'static_cast<void>(link.send_verdict(why).ok());' ''
+mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->floor;' 'tail.floor = h.tail->base;'
+mutant late 'a hand-over keeps a late failure to itself' $io 'core.noted(send(link' '(send(link'
+mutant late 'a kernel follows a table that got lost' detail/handover_pieces.hpp \
+  'if (Status s = dev.synchronize(); !s) return s;' ''
+mutant 'lost_copies:who meets' 'a batch keeps a late failure to itself' round_batch.hpp 'm.core->noted(made.status())' \
+  'made.status()'
+mutant 'lost_copies:tables that kernels' 'tables of rounds may get lost' detail/round_state.hpp \
+  'if (Status s = device.dev->synchronize(); !s) return s;' ''
+mutant 'lost_copies:tables that kernels' 'the table of a batch may get lost' round_batch.hpp \
+  'if (Status f = dev->synchronize(); !f) return f;' ''
+mutant 'lost_copies:tables that kernels' 'the tables of attention may get lost' attend_batch.hpp \
+  'if (Status s = part.dev->synchronize(); !s) return s;' ''
+mutant draft 'a question gives open rows up' dflash_kv.hpp 'if (n > s_->len || n < s_->floor) {' \
+  's_->open_rows = 0; if (n > s_->len || n < s_->floor) {'
+mutant draft 'truncate does not ask' dflash_kv.hpp 'if (Status s = may_truncate(n); !s) return s;' ''
 mutant draft 'commit forgets a row' dflash_kv.hpp 's_->len += std::exchange' 's_->len += 0 * std::exchange'
 mutant draft 'truncate looks at no window' dflash_kv.hpp 'if (first < s_->resident && first < n)' 'if (false)'
 mutant draft 'rows below a tail stay' dflash_kv.hpp 'kv->s_->zero_below(first)' 'kv->s_->zero_below(0)'

@@ -260,6 +260,9 @@ class AttendBatch {
       part.sequences = {};
     }
     if (Status s = b.set_rows(std::vector<std::size_t>(b.n_, 1)); !s) return s;
+    for (Part& part : b.parts_) {
+      if (Status s = part.dev->synchronize(); !s) return s;  // kernels follow the addresses that stand there
+    }
     return b;
   }
 

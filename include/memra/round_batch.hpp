@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <memra/cache.hpp>
 #include <memra/detail/cache_core.hpp>
@@ -33,7 +34,7 @@ class RoundBatch {
  public:
   /// @param caches  [n] different caches that have paid for planes or stash, with as many stages, each on the same
   ///                device object in all of them; their shapes may differ
-  /// @return bad_argument; out_of_memory; device_failure
+  /// @return bad_argument; out_of_memory; device_failure, which taints all of the caches if it is one of earlier work
   static Result<RoundBatch> create(std::span<Cache<Dev>* const> caches) {
     if (Status s = check(caches); !s) return s;
     RoundBatch b;
@@ -41,7 +42,10 @@ class RoundBatch {
     const Core& first = *b.members_[0].core;
     for (std::size_t s = 0; s < first.stages.size(); ++s) {
       auto made = b.make_stage(s);
-      if (!made) return made.status();
+      if (!made) {
+        for (const Member& m : b.members_) static_cast<void>(m.core->noted(made.status()).ok());
+        return made.status();
+      }
       b.stages_.push_back(*std::move(made));
     }
     return b;
@@ -148,8 +152,11 @@ class RoundBatch {
       size.heads = std::max(size.heads, c.heads);
       size.plain = size.plain && c.plain;
     }
-    const auto* host = reinterpret_cast<const std::byte*>(table.data());
-    if (Status f = dev->upload(at, host, n * sizeof(RoundCommit)); !f) return f;
+    // Whoever is not told otherwise sits out: kernels go by what stands here even if a commit's numbers get lost.
+    std::vector<std::byte> image(memory->size(), std::byte{0xff});
+    std::memcpy(image.data(), table.data(), n * sizeof(RoundCommit));
+    if (Status f = dev->upload(at, image.data(), image.size()); !f) return f;
+    if (Status f = dev->synchronize(); !f) return f;  // and they follow its addresses
     return Stage{dev, *std::move(memory), reinterpret_cast<const RoundCommit*>(at), words, words + n, size};
   }
 

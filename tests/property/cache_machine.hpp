@@ -7,13 +7,16 @@
 #include <cstdint>
 #include <cstring>
 #include <memra/cache.hpp>
+#include <memra/handover.hpp>
 #include <optional>
+#include <property/engine_memory.hpp>
 #include <property/reference.hpp>
 #include <property/script.hpp>
 #include <property/stacks.hpp>
 #include <string>
 #include <support/placed_on.hpp>
 #include <support/stand_in.hpp>
+#include <support/tape.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -29,6 +32,9 @@ enum class CachePlant {
   export_leaks,          ///< an export that fails keeps a buffer
   mirror_forgotten,      ///< the last stage's pos_d is not moved by advance
   replay_untold,         ///< the engine does not say that a graph was queued again
+  chunks_are_plain,      ///< a chunked step's kernels go through its rows as a plain one's
+  sent_is_spoiled,       ///< the received cache has another byte of V, or of ssm
+  margin_is_written,     ///< a byte beside the engine's own memory changes
 };
 
 inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsigned layout) {
@@ -50,7 +56,8 @@ inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsign
   }
 }
 
-/// setup: model kind, K format, V format, layout, placement.
+/// setup: model kind, K format, V format, layout, placement and context, then (behind the devices' choice) which kinds
+/// of memory are the engine's own and whether the shortest create that will do is used.
 template <class Dev>
 class CacheMachine {
   using Cache = memra::Cache<Dev>;
@@ -61,15 +68,19 @@ class CacheMachine {
       : plant_(plant), cfg_(model_of(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), ref_(cfg_) {
     placements_ = memra_test::placements(cfg_.layers.size());
     where_ = placements_[at(setup, 4) % placements_.size()];
+    short_calls_ = at(setup, 5) / 16 % 2 == 0;
     for (const Part& p : ref_.parts()) {
-      hybrid_ = hybrid_ || std::holds_alternative<memra::RecurrentSpec>(p.spec);
+      if (const auto* r = std::get_if<memra::RecurrentSpec>(&p.spec)) {
+        hybrid_ = true;
+        has_chunks_ = has_chunks_ || (r->rule == memra::ScanRule::gated_delta && r->ssm_format == memra::Format::f32);
+      }
       const auto* a = std::get_if<memra::AttentionSpec>(&p.spec);
       if (a == nullptr || a->ring_slack == 0) continue;
       rings_.push_back({a->window, (a->window + a->ring_slack + 63) / 64 * 64});
       max_ctx_ = long_ctx;
     }
-    cache_.emplace(memra::check(Cache::create_ppn(devs(where_), where_.fence, cfg_, max_ctx_)));
-    guard<Dev>(*cache_);
+    if (has_chunks_ && at(setup, 4) / placements_.size() % 4 == 3) max_ctx_ = long_ctx;  // more than one chunk
+    create(at(setup, 5) / 2 % 8);
     remember_addresses();
     written_.assign(ref_.parts().size(), false);
   }
@@ -78,14 +89,15 @@ class CacheMachine {
     const std::size_t live = d_.live();
     may_keep_ = 0;
     fault_ = op.fault;
-    allowed_ = true;
-    const std::size_t calls = d_.calls();
     switch (op.code) {
       case 'f':
-        feed(op);
+        feed(op, 1 + op.a % (rings_.empty() ? 6 : max_step), false);
+        break;
+      case 'c':
+        chunk(op);
         break;
       case 'b':
-        begin(op.a % 14, op.b);
+        begin(op.a % 14, op.b, op.c % 16 == 0);
         break;
       case 'w':
         write(op.a);
@@ -118,7 +130,10 @@ class CacheMachine {
         take_taps();
         break;
       case 'x':
-        publish(held_[op.a % 4], op.b, op.c % 4 == 0);
+        publish(held_[op.a % 4], op.b, op.c % 4 == 0, op.c / 4 % 8);
+        break;
+      case 'o':
+        hand_over(op);
         break;
       case 'v':
         move_cache();
@@ -135,7 +150,6 @@ class CacheMachine {
       default:
         break;  // 'l': only look
     }
-    if (!allowed_) expect(d_.calls() == calls, "a refusal asked something of a device");
     if (failed_) expect(d_.live() <= live + may_keep_, "a failed call kept memory");
     const bool look_close = op.code == 'l' || failed_ || !guarded<Dev>;
     failed_ = false;
@@ -147,7 +161,7 @@ class CacheMachine {
     repair();
     take_taps();  // a sink may have no place for what is owed
     for (std::size_t owed = rows_.size() - pos_; owed != 0; owed = rows_.size() - pos_) {
-      feed({'f', static_cast<unsigned>(std::min<std::size_t>(owed, 6) - 1), 0, 0, 0});
+      feed({}, std::min<std::size_t>(owed, 6), false);
     }
     compare(true);
     d_.expect_guards_whole();
@@ -155,6 +169,8 @@ class CacheMachine {
     step_.reset();
     old_step_.reset();
     cache_.reset();
+    memory_->expect_margins_whole();
+    memory_.reset();
     kept_.clear();
     d_.expect_guards_whole();
     expect(d_.live() == 0, "memory was left when everything was gone");
@@ -167,7 +183,12 @@ class CacheMachine {
   std::size_t published = 0;
   std::size_t lapped = 0;  ///< rollbacks that a ring refused
   std::size_t faults = 0;
-  std::size_t graphs = 0;  ///< recorded steps that were queued again
+  std::size_t graphs = 0;   ///< recorded steps that were queued again
+  std::size_t chunks = 0;   ///< chunked steps that were committed
+  std::size_t adopted = 0;  ///< caches made in the engine's own memory
+  std::size_t pairs = 0;    ///< caches made by create_pp2
+  std::size_t handed = 0;   ///< states that were sent and taken
+  std::size_t turned = 0;   ///< states that were sent and not taken
 
  private:
   /// What a captured step bakes: addresses. Its tokens and its position are data on the device.
@@ -179,6 +200,7 @@ class CacheMachine {
   struct Held {
     std::optional<Snapshot> snap;
     Tokens tokens;
+    std::vector<bool> chunked = {};  ///< [tokens]
     bool whole = false;
     bool stale = false;
     bool foreign = false;
@@ -207,10 +229,54 @@ class CacheMachine {
   std::size_t oldest(const Ring& r) const { return high_ < r.rows ? 0 : high_ - r.rows; }
   void wrote(std::size_t at, std::size_t n) { high_ = std::max(high_, std::min(at + n, max_ctx_)); }
 
+  /// Most rows of a step: a ring keeps the window of the first of them until the last is written.
+  std::size_t most_in_ring() const {
+    std::size_t most = max_ctx_;
+    for (const Ring& r : rings_) most = std::min(most, r.rows - (r.window - 1));
+    return most;
+  }
+  static bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
+  static memra::ScanClass class_of(bool chunked) {
+    return chunked ? memra::ScanClass::chunked : memra::ScanClass::sequential;
+  }
+
+  /// The machine's cache, in memory of which `own` kinds are the engine's.
+  void create(unsigned own) {
+    memory_.emplace(devs(where_), where_.fence, cfg_, max_ctx_, own);
+    for (unsigned how = 0; how < 4; ++how) {
+      const auto wrong = memory_->wrong(how);
+      const std::size_t calls = d_.calls();
+      memra::CacheOptions options;
+      options.blocks = wrong;
+      expect(wrong.empty() || Cache::create_ppn(devs(where_), where_.fence, cfg_, max_ctx_, options).status().kind() ==
+                                  memra::ErrorKind::bad_argument,
+             "memory was taken that is too little, in the wrong place or handed over twice");
+      expect(d_.calls() == calls, "create: a refusal asked something of a device");
+    }
+    memra::CacheOptions options;
+    options.blocks = memory_->blocks();
+    cache_.emplace(memra::check(made_of(devs(where_), options)));
+    adopted += own != 0 ? 1 : 0;
+    guard<Dev>(*cache_);
+    for (std::size_t il = 0; il < cfg_.layers.size(); ++il) {
+      std::size_t s = 0;
+      while (s + 1 < where_.devices.size() && where_.fence[s + 1] <= il) ++s;
+      expect(cache_->stage_of(il) == s && &cache_->dev(il) == &d_.dev[where_.devices[s]],
+             "layer " + std::to_string(il) + " is on another stage or device");
+    }
+  }
+  memra::Result<Cache> made_of(const std::vector<Dev*>& stages, const memra::CacheOptions& options) {
+    const bool fits = short_calls_ && where_.fence.back() == cfg_.layers.size();
+    if (fits && stages.size() == 1) return Cache::create(*stages[0], cfg_, max_ctx_, options);
+    if (!fits || stages.size() != 2) return Cache::create_ppn(stages, where_.fence, cfg_, max_ctx_, options);
+    ++pairs;
+    return Cache::create_pp2(*stages[0], *stages[1], where_.fence[1], cfg_, max_ctx_, options);
+  }
+
   /// One call of the library under the operation's fault. `allowed`: the model's verdict without a fault.
   template <class F>
   auto call(bool allowed, const char* name, const F& f) {
-    allowed_ = allowed_ && allowed;
+    const std::size_t calls = d_.calls();
     d_.arm(fault_, where_.devices);
     auto result = f();
     const bool fired = d_.disarm();
@@ -218,6 +284,7 @@ class CacheMachine {
     faults += fired ? 1 : 0;
     refusals += allowed ? 0 : 1;
     const std::string who = std::string(name) + ": ";
+    expect(allowed || ahead_ || d_.calls() == calls, who + "a refusal asked something of a device");
     expect(s.ok() == (allowed && !fired), who + (s.ok() ? "went well and should not have" : s.message()));
     const auto k = s.kind();
     const bool refused = k == memra::ErrorKind::bad_argument || k == memra::ErrorKind::bad_state;
@@ -235,20 +302,30 @@ class CacheMachine {
     return !taps_ || (pos_ >= tap_origin_ && t <= tap_cap_ && pos_ - tap_origin_ <= tap_cap_ - t);
   }
 
-  bool begin(std::size_t n, unsigned branch) {
-    const bool allowed =
-        !tainted_ && n != 0 && n <= max_ctx_ - pos_ && n <= max_step && !(open_ && hybrid_) && taps_hold(n);
-    if (n > max_step && n <= max_ctx_ - pos_) return false;  // not the library's affair: the model has no room
-    auto step = call(allowed, "begin_step", [&] { return cache_->begin_step(n); });
+  bool begin(std::size_t n, unsigned branch, bool chunked) {
+    const bool on_grid = has_chunks_ && pos_ % 64 == 0;
+    const bool allowed = !tainted_ && n != 0 && n <= max_ctx_ - pos_ && n <= most_in_ring() && !(open_ && hybrid_) &&
+                         taps_hold(n) && (on_grid || !chunked);
+    if (n > most_rows && n <= max_ctx_ - pos_) return false;  // not the library's affair: the model has no room
+    auto step = call(allowed, "begin_step", [&] {
+      return chunked ? cache_->begin_step(n, memra::ScanClass::chunked) : cache_->begin_step(n);
+    });
     if (!step) return false;
-    expect(step->pos() == pos_ && step->rows() == n, "begin_step: another position or row count");
+    expect(step->pos() == pos_ && step->rows() == n && step->scan_class() == class_of(chunked),
+           "begin_step: another position, row count or class");
+    open_chunked_ = chunked;
+    scan_ = scan_ || chunked;
     old_step_ = step_;
     step_.emplace(*std::move(step));
     open_ = true;
     spoiled_ = false;
     wrote(pos_, n);
     choose_tokens(n, branch);
-    if (old_step_) expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok(), "an ended step gave a view");
+    if (old_step_) {
+      expect(!old_step_->kv_read(0).ok() && !old_step_->recur(0).ok() && !old_step_->tap(0) &&
+                 old_step_->scan_class() == memra::ScanClass::sequential,
+             "an ended step gave a view");
+    }
     return true;
   }
 
@@ -265,7 +342,9 @@ class CacheMachine {
     const Tokens now = memra_test::join(memra_test::part(rows_, 0, pos_), open_tokens_);
     pos_ = now.size();
     if (now.size() > rows_.size()) rows_ = now;
-    ref_.become(rows_);
+    chunked_.resize(pos_, open_chunked_);
+    chunks += open_chunked_ ? 1 : 0;
+    ref_.become(rows_, chunked_);
   }
 
   bool write_one(std::size_t p) {
@@ -276,10 +355,20 @@ class CacheMachine {
     }
     const bool first = p == 0 || parts[p].layer != parts[p - 1].layer;
     const bool allowed = open_ && !tainted_ && !written_[p];
-    auto s = call(allowed, "write", [&] { return write_part(*cache_, *step_, parts[p], open_tokens_, first); });
+    auto s = call(allowed, "write", [&] {
+      if (plant_ == CachePlant::chunks_are_plain && open_chunked_ && allowed) return write_plain(parts[p]);
+      return write_part(*cache_, *step_, parts[p], open_tokens_, first);
+    });
     if (allowed) written_[p] = true;  // the view was taken, whatever became of the kernel
     if (!s) spoiled_ = spoiled_ || allowed;
     return s.ok();
+  }
+  /// What an engine does that does not look at the view's class.
+  memra::Status write_plain(const Part& part) {
+    auto w = view_part(*step_, part);
+    if (!w) return w.status();
+    if (auto* r = std::get_if<memra::RecurView>(&*w)) r->scan = memra::ScanClass::sequential;
+    return fill_part(cache_->dev(part.layer), *w, part, open_tokens_);
   }
   /// A part of the open step, written or not.
   void write(unsigned a) {
@@ -299,13 +388,33 @@ class CacheMachine {
       const std::size_t last = cache_->n_stages() - 1;
       memra::check(cache_->stage_dev(last).store_i32(const_cast<std::int32_t*>(cache_->pos_d(last)), &old, 1));
     }
+    if (plant_ == CachePlant::margin_is_written && memory_->buffers() != 0) memory_->spoil_margin();
     open_ = false;
     commit_tokens();
     if (taps_) tap_rows_ = std::max(tap_rows_, pos_ - tap_origin_);
   }
 
-  void feed(const Op& op) {
-    if (!begin(1 + op.a % (rings_.empty() ? 6 : max_step), op.b)) return;
+  /// A chunked step, and now and then what leads to where one may begin: the rows up to the grid, or a new prompt.
+  void chunk(const Op& op) {
+    const unsigned fault = std::exchange(fault_, 0);
+    const std::size_t off = pos_ % 64;
+    const bool rest = !tainted_ && !open_ && has_chunks_;
+    if (rest && off != 0 && op.b % 4 < 2 && pos_ - off + 64 < max_ctx_) {
+      while (pos_ % 64 != 0) {
+        const std::size_t before = pos_;
+        feed({}, std::min({max_step, 64 - pos_ % 64, most_in_ring()}), false);
+        if (pos_ == before) break;  // a tap sink is full
+      }
+    } else if (rest && off != 0 && op.b % 4 == 2) {
+      reset();
+    }
+    fault_ = fault;
+    std::size_t n = op.a % 3 == 0 ? 64 : op.a % 3 == 1 ? 1 + op.a % 24 : 9 + op.a;
+    if (op.c / 8 % 4 != 0) n = std::min({n, std::max<std::size_t>(max_ctx_ - pos_, 1), most_in_ring()});
+    feed(op, n, true);
+  }
+  void feed(const Op& op, std::size_t n, bool chunked) {
+    if (!begin(n, op.b, chunked)) return;
     const unsigned fault = std::exchange(fault_, op.c % 2 == 0 ? fault_ : 0);  // meets a kernel, or advance
     for (std::size_t p = 0; p < written_.size(); ++p) {
       if (!write_one(p)) return;
@@ -340,7 +449,7 @@ class CacheMachine {
       if (!step) break;
       step_.emplace(*std::move(step));
       open_ = true;
-      spoiled_ = false;
+      open_chunked_ = spoiled_ = false;
       longest_ = std::max(longest_, n);
       wrote(pos_, n);
       choose_tokens(n, op.b);
@@ -378,6 +487,7 @@ class CacheMachine {
   /// Records a step of `n` rows; being recorded, it runs once, too.
   void record(std::size_t n, unsigned branch) {
     auto step = memra::check(cache_->begin_device_step(n));
+    open_chunked_ = false;
     longest_ = std::max(longest_, n);
     wrote(pos_, n);
     choose_tokens(n, branch);
@@ -425,6 +535,7 @@ class CacheMachine {
     memra::Status s;
     d_.arm(op.b % 2 == 0 ? fault : 0, where_.devices);
     for (unsigned k = 0; k <= op.a / 4 % 3 && s.ok(); ++k) {
+      open_chunked_ = false;
       choose_tokens(graph_->rows, op.b + k);
       s = queue_graph();
       if (plant_ != CachePlant::replay_untold) cache_->replayed(graph_->rows);  // the one that failed has run in part
@@ -439,10 +550,11 @@ class CacheMachine {
     expect(cache_->pos_bound() == most, "replayed: pos_bound is " + std::to_string(cache_->pos_bound()));
     wrote(furthest_stage(), longest_);
     if (ran_out) taint();
+    ahead_ = true;
     if (asks == 1) snapshot(held_[op.b % 4]);
     if (asks == 2) rollback(held_[op.b % 4], op.a, 0);
-    if (asks == 3) publish(held_[op.b % 4], op.a, false);
-    allowed_ = true;  // a refusal may have asked where the device is
+    if (asks == 3) publish(held_[op.b % 4], op.a, false, 0);
+    ahead_ = false;
     if (ran_out && tainted_) {
       const bool told = cache_->tainted();
       expect(cache_->catch_up().ok() == told, "a stream that ran out of rows is reported never, or twice");
@@ -483,6 +595,7 @@ class CacheMachine {
       if (!s) return;
     }
     h.tokens = rows_;
+    h.chunked = chunked_;
     h.whole = true;
     h.stale = false;
   }
@@ -490,7 +603,8 @@ class CacheMachine {
   void after_cut(std::size_t pos, std::size_t end) {
     pos_ = pos;
     rows_.resize(end);
-    ref_.become(rows_);
+    chunked_.resize(pos);
+    ref_.become(rows_, chunked_);
     open_ = tainted_ = spoiled_ = false;
     for (Held& h : held_) {
       if (!h.snap || h.foreign || h.tokens.size() <= end) continue;
@@ -522,6 +636,8 @@ class CacheMachine {
     }
     expect(memra_test::part(rows_, 0, h.tokens.size()) == h.tokens, "model: a valid snapshot is no prefix");
     const std::size_t end = h.tokens.size() + accept;
+    if (hybrid_) chunked_ = h.chunked;
+    scan_ = any(h.chunked);
     after_cut(hybrid_ ? h.tokens.size() : end, end);
     if (rows_.empty()) high_ = 0;
     expect(r->pos == pos_ && r->replay == rows_.size() - pos_, "rollback: another pos or replay");
@@ -548,7 +664,7 @@ class CacheMachine {
     if (!s) return taint();
     after_cut(0, 0);
     high_ = restored_ = 0;
-    parked_ = false;
+    parked_ = scan_ = false;
     tap_origin_ = tap_rows_ = 0;
   }
 
@@ -559,13 +675,8 @@ class CacheMachine {
     for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(a * 31 + i) + 0.25F;
     auto place = memra::check(dev.alloc(row.size() * sizeof(float)));
     memra::check(dev.upload(place.data(), reinterpret_cast<const std::byte*>(row.data()), place.size()));
-    const std::size_t calls = d_.calls();
     auto s = call(allowed, "park_logits", [&] { return cache_->park_logits(reinterpret_cast<float*>(place.data())); });
-    if (!allowed) {
-      expect(d_.calls() == calls, "park_logits: a refusal asked something of a device");
-      allowed_ = true;  // our own calls are in the count
-      return;
-    }
+    if (!allowed) return;
     may_keep_ = 1;  // the parking place
     parked_ = s.ok();
     parked_at_ = memra_test::part(rows_, 0, pos_);
@@ -581,8 +692,8 @@ class CacheMachine {
     const bool allowed = !tainted_ && !open_;
     auto s = call(allowed, "arm_taps", [&] { return cache_->arm_taps(std::move(sink)); });
     expect(d_.calls() == calls + ours, "arm_taps asked something of a device");
-    allowed_ = true;
     if (!s) return;
+    expect(!cache_->arm_taps(std::move(sink)).ok(), "a moved-from sink was armed");
     taps_ = true;
     tap_origin_ = pos_;
     tap_rows_ = 0;
@@ -610,9 +721,13 @@ class CacheMachine {
     taps_ = false;
   }
 
-  void publish(Held& h, unsigned to, bool go_on) {
+  bool exportable(const Held& h) const {
+    return h.snap && !tainted_ && h.valid() && !h.tokens.empty() && rings_hold(h.tokens.size(), h.tokens.size());
+  }
+  /// @param own  kinds of memory that are the engine's in the cache made of it
+  void publish(Held& h, unsigned to, bool go_on, unsigned own) {
     if (!h.snap) return;
-    const bool allowed = !tainted_ && h.valid() && !h.tokens.empty() && rings_hold(h.tokens.size(), h.tokens.size());
+    const bool allowed = exportable(h);
     auto p = call(allowed, "export_prefix", [&] {
       auto made = cache_->export_prefix(*h.snap);
       if (!made && allowed && plant_ == CachePlant::export_leaks) {
@@ -626,6 +741,7 @@ class CacheMachine {
     if (!p) return;
     ++published;
     expect(p->pos() == h.tokens.size(), "export_prefix: another position");
+    expect(p->scan_class() == class_of(any(h.chunked)), "export_prefix: another class");
     const bool parked = parked_ && parked_at_ == h.tokens;
     expect(p->has_logits() == parked, "export_prefix: logits of another position, or none");
     const auto& there = placements_[to % placements_.size()];
@@ -634,32 +750,238 @@ class CacheMachine {
       const std::size_t too_few = h.tokens.size() - 1;
       const auto refused = Cache::from_prefix_ppn(devices, there.fence, cfg_, too_few, *p);
       expect(!refused.ok(), "from_prefix: into fewer rows than the prefix has");
+      memra::CachePrefix<Dev> moved(*std::move(p));
+      expect(p->pos() == 0 && !p->has_logits() && !Cache::from_prefix(*devices[0], cfg_, max_ctx_, *p).ok(),
+             "a moved-from prefix was taken");
+      *p = std::move(moved);
     }
+    std::optional<EngineMemory<Dev>> memory;
+    memory.emplace(devices, there.fence, cfg_, max_ctx_, own);
+    may_keep_ += memory->buffers();
+    memra::CacheOptions options;
+    options.blocks = memory->blocks();
     const std::size_t before = d_.live();
-    auto made =
-        call(true, "from_prefix", [&] { return Cache::from_prefix_ppn(devices, there.fence, cfg_, max_ctx_, *p); });
+    auto made = call(true, "from_prefix", [&] {
+      if (short_calls_ && devices.size() == 1) return Cache::from_prefix(*devices[0], cfg_, max_ctx_, *p, options);
+      return Cache::from_prefix_ppn(devices, there.fence, cfg_, max_ctx_, *p, options);
+    });
     if (!made) {
       expect(d_.live() == before, "from_prefix failed and kept memory");
+      memory->expect_margins_whole();
       return;
     }
-    guard<Dev>(*made);
-    expect_holds(*made, h.tokens, h.tokens.size(), parked);
-    if (!go_on) return;
+    adopted += own != 0 ? 1 : 0;
+    expect_made(*made, h.tokens, h.chunked, parked);
+    if (go_on) go_on_with(*std::move(made), std::move(memory), there, Tokens(h.tokens), h.chunked, parked);
+  }
+
+  /// Of a cache that was made of the state after `tokens`.
+  void expect_made(const Cache& made, const Tokens& tokens, const std::vector<bool>& chunked, bool parked) {
+    guard<Dev>(made);
+    expect(made.scan_class() == class_of(any(chunked)), "what was made of a state is of another class");
+    const bool here = tokens.size() <= pos_ && std::equal(chunked.begin(), chunked.end(), chunked_.begin());
+    if (!here) ref_.become(tokens, chunked);  // a replay went, or is to go, through them in another class
+    expect_holds(made, tokens, tokens.size(), parked);
+    if (!here) ref_.become(rows_, chunked_);
+  }
+  /// The history continues with another cache.
+  void go_on_with(Cache&& made, std::optional<EngineMemory<Dev>>&& memory, const memra_test::PlacedOn& there,
+                  const Tokens& tokens, const std::vector<bool>& chunked, bool parked) {
     where_ = there;
-    const Tokens tokens = h.tokens;
-    *cache_ = *std::move(made);
+    *cache_ = std::move(made);
+    memory_->expect_margins_whole();
+    memory_.reset();
+    memory_.emplace(*std::move(memory));
     for (Held& other : held_) other.foreign = true;
     step_.reset();  // belongs to the cache that is gone
     old_step_.reset();
     graph_.reset();
     rows_ = tokens;
+    chunked_ = chunked;
     pos_ = rows_.size();
     high_ = restored_ = pos_;
     longest_ = 0;
-    ref_.become(rows_);
-    open_ = tainted_ = taps_ = spoiled_ = false;
+    ref_.become(rows_, chunked_);
+    open_ = open_chunked_ = tainted_ = taps_ = spoiled_ = false;
+    scan_ = any(chunked_);
     parked_ = parked;
     remember_addresses();
+  }
+
+  /// The state goes over a link: what the sender says is recorded, harmed or not, and played to a receiver; then the
+  /// sender is told what that one said. The fault meets the one or the other.
+  void hand_over(const Op& op) {
+    const unsigned fault = std::exchange(fault_, 0);
+    const bool at_sender = op.c % 4 == 3;
+    const Held& h = held_[op.a % 4];
+    std::optional<memra::CachePrefix<Dev>> prefix;
+    if (op.a / 4 % 4 == 0 && exportable(h)) prefix.emplace(memra::check(cache_->export_prefix(*h.snap)));
+    const Tokens tokens = prefix ? h.tokens : rows_;
+    const std::vector<bool> chunked = prefix ? h.chunked : chunked_;
+    const bool parked = parked_ && !tainted_ && parked_at_ == tokens;
+    const std::size_t message = op.b % 2 == 0 ? std::size_t{64} << 20 : std::size_t{4} << 10;
+    const auto send = [&](auto& link) {
+      return prefix ? memra::send_state(link, *prefix, tag(), nullptr, message)
+                    : memra::send_state(link, *cache_, tag(), nullptr, message);
+    };
+    memra_test::TapeWriter first;
+    fault_ = at_sender ? fault : 0;
+    const bool rest = !tainted_ && !open_ && pos_ == rows_.size() && pos_ != 0;
+    const auto sent = call(prefix || rest, "send_state", [&] { return send(first); });
+    if (!prefix && !rest) return expect(first.tape.empty(), "send_state: refused and said something");
+
+    Stream s{first.tape, tokens, chunked, parked};
+    fault_ = at_sender ? 0 : fault;
+    const unsigned others =
+        any(chunked) && op.c % 4 == 1 ? 4 : op.c / 4 % 12;  // those with a class of their own are few
+    const unsigned harm = sent.ok() ? others : 0;
+    memra_test::Bytes said;
+    const memra::Status why = receive(s, harm, sent.ok(), op, said);
+    // Told the same as before it says the same; so does a received cache that the history has gone on with.
+    if (why.ok() && op.b / 2 % 4 != 0) return;
+    memra_test::AnsweredWriter again(said);
+    const memra::Status heard = send(again);
+    const auto verdicts = said.size() / 256;
+    const bool told = verdicts != 0 && said[(verdicts - 1) * 256] != std::byte{0};
+    expect(said.size() % 256 == 0 && verdicts <= 2, "a receiver said something that is no verdict");
+    expect(told == (!why.ok() && told), "a receiver that took the state said that it did not");
+    expect(heard.kind() == (why.ok() ? memra::ErrorKind::ok
+                            : told   ? why.kind()
+                                     : memra::ErrorKind::link_failure),
+           "the sender heard something else than the receiver said: " + heard.message() + "; " + why.message());
+    if (sent.ok() && verdicts != 0 && (verdicts == 2 || !told)) {
+      expect(again.tape == first.tape, "a sender that was told to go on said something else than before");
+    }
+    const bool by_refusal = why.kind() == memra::ErrorKind::bad_argument || why.kind() == memra::ErrorKind::corrupt ||
+                            why.kind() == memra::ErrorKind::unsupported;
+    expect(!by_refusal || told, "a receiver refused and told nobody");
+  }
+
+  struct Stream {
+    memra_test::Bytes tape;
+    Tokens tokens;
+    std::vector<bool> chunked;
+    bool parked;
+  };
+  static memra::HandoverTag tag() {
+    memra::HandoverTag t;
+    t.fingerprint[3] = std::byte{0x42};
+    t.numeric_class = 5;
+    return t;
+  }
+
+  /// @param harm   what is wrong with the stream or the target, below; else nothing
+  /// @param whole  the sender said all of it
+  memra::Status receive(Stream& s, unsigned harm, bool whole, const Op& op, memra_test::Bytes& said) {
+    const memra_test::PlacedOn there = placements_[op.b % placements_.size()];
+    memra::HandoverTarget<Dev> t;
+    t.stages = devs(there);
+    t.fence = there.fence;
+    t.config = cfg_;
+    t.max_ctx = max_ctx_;
+    t.tag = tag();
+    t.scan = memra::ScanClass::chunked;
+    const std::size_t somewhere = s.tape.empty() ? 0 : (op.a * 7919 + op.b * 104729 + op.c * 31) % s.tape.size();
+    bool taken = whole;
+    bool asks = true;  // it may ask something of a device before it is refused
+    switch (harm) {
+      case 1:
+        t.max_ctx = s.tokens.size() - 1;
+        taken = asks = false;
+        break;
+      case 2:
+        t.tag.fingerprint[31] = std::byte{1};
+        taken = asks = false;
+        break;
+      case 3:
+        t.tag.numeric_class = 0;
+        taken = asks = false;
+        break;
+      case 4:
+        t.scan = memra::ScanClass::sequential;
+        taken = asks = !any(s.chunked);
+        break;
+      case 5:
+        s.tape[somewhere] ^= std::byte{1} << op.a % 8;
+        taken = false;
+        break;
+      case 6:
+        s.tape.resize(somewhere);
+        taken = false;
+        break;
+      case 7:
+        t.config.n_vocab += 1;
+        taken = asks = false;
+        break;
+      case 8:
+        t.config = another_engine(t.config);
+        break;
+      default:
+        break;
+    }
+    std::optional<EngineMemory<Dev>> memory;
+    memory.emplace(t.stages, t.fence, cfg_, max_ctx_, harm == 8 ? 0 : op.a / 16 * 2 + op.c / 48 % 2);
+    may_keep_ += memory->buffers();
+    t.options.blocks = memory->blocks();
+    std::vector<memra::AdoptedBlock> wrong;
+    if (harm == 9 && !(wrong = memory->wrong(op.a)).empty()) {
+      t.options.blocks = wrong;
+      taken = asks = false;
+    }
+    const std::size_t before = d_.live();
+    const std::size_t calls = d_.calls();
+    memra_test::TapeReader link(s.tape);
+    d_.arm(fault_, there.devices);
+    auto got = memra::receive_state(link, t);
+    const bool fired = d_.disarm();
+    said = link.said;
+    faults += fired ? 1 : 0;
+    refusals += taken ? 0 : 1;
+    const memra::Status why = got.status();
+    expect(why.ok() == (taken && !fired),
+           "receive_state: " + (why.ok() ? "went well and should not have" : why.message()));
+    expect(asks || d_.calls() == calls, "receive_state: a refusal asked something of a device");
+    if (!why.ok()) {
+      ++turned;
+      failed_ = true;
+      const auto k = why.kind();
+      const bool of_device = k == memra::ErrorKind::device_failure || k == memra::ErrorKind::device_lost ||
+                             k == memra::ErrorKind::out_of_memory;
+      const bool of_stream =
+          k == memra::ErrorKind::corrupt || k == memra::ErrorKind::unsupported || k == memra::ErrorKind::link_failure;
+      expect(of_device == fired, "receive_state: the wrong kind of failure: " + why.message());
+      expect(fired || of_stream == asks, "receive_state: the wrong kind of refusal: " + why.message());
+      expect(d_.live() == before, "receive_state failed and kept memory");
+      memory->expect_margins_whole();
+      return why;
+    }
+    ++handed;
+    adopted += memory->buffers() != 0 ? 1 : 0;
+    expect(!got->tail, "receive_state: a tail that nobody sent");
+    if (plant_ == CachePlant::sent_is_spoiled) spoil_made(got->cache);
+    expect_made(got->cache, s.tokens, s.chunked, s.parked);
+    if (harm != 8 && op.b / 8 % 2 == 0) {
+      go_on_with(std::move(got->cache), std::move(memory), there, s.tokens, s.chunked, s.parked);
+    }
+    return why;
+  }
+  /// What each side has to itself: query heads, a second buffer, room in rings.
+  static memra::ModelConfig another_engine(memra::ModelConfig cfg) {
+    for (memra::LayerSpec& layer : cfg.layers) {
+      for (memra::StateSpec& state : layer.states) {
+        auto* r = std::get_if<memra::RecurrentSpec>(&state);
+        if (r != nullptr && r->rule != memra::ScanRule::none) r->second_buffer = !r->second_buffer;
+        auto* a = std::get_if<memra::AttentionSpec>(&state);
+        if (a == nullptr) continue;
+        a->n_heads *= 2;
+        if (a->ring_slack != 0) a->ring_slack += 40;
+      }
+    }
+    return cfg;
+  }
+  void spoil_made(const Cache& made) {
+    if (const auto l = made.recur(0)) return memra_test::spoil(made.dev(0), l->ssm_data);
+    if (const auto l = made.kv(0)) memra_test::spoil(made.dev(0), l->v.data);
   }
 
   void move_cache() {
@@ -775,10 +1097,14 @@ class CacheMachine {
     expect(cache_->pos() == pos_, "pos is " + std::to_string(cache_->pos()) + ", not " + std::to_string(pos_));
     expect(cache_->len() == rows_.size(), "len is " + std::to_string(cache_->len()));
     expect(cache_->tainted() == tainted_, tainted_ ? "not tainted" : "tainted");
+    expect(cache_->scan_class() == class_of(scan_), "the state is said to be of another class");
     for (const Held& h : held_) {
       if (!h.snap || h.foreign) continue;
       expect(h.snap->valid() == h.valid(), "a snapshot says it is valid and is not, or the reverse");
-      if (h.valid()) expect(h.snap->pos() == h.tokens.size(), "a snapshot names another position");
+      if (!h.valid()) continue;
+      expect(h.snap->pos() == h.tokens.size(), "a snapshot names another position");
+      expect(h.snap->scan_class() == class_of(any(h.chunked)), "a snapshot names another class");
+      expect(h.snap->bytes() == cache_->plan().totals.snapshot_bytes, "a snapshot holds another number of bytes");
     }
     const auto* sink = cache_->dflash_taps();
     expect((sink != nullptr) == taps_, "a tap sink where none is, or none");
@@ -797,6 +1123,7 @@ class CacheMachine {
   std::vector<memra_test::PlacedOn> placements_;
   memra_test::PlacedOn where_;
   std::vector<typename Dev::Buffer> kept_;
+  std::optional<EngineMemory<Dev>> memory_;  ///< what of the cache's memory is the engine's
   std::optional<Cache> cache_;
   std::optional<memra::Step<Dev>> step_;
   std::optional<memra::Step<Dev>> old_step_;
@@ -804,17 +1131,22 @@ class CacheMachine {
   std::array<Held, 4> held_;
   std::vector<const void*> addresses_;
   bool hybrid_ = false;
+  bool has_chunks_ = false;
+  bool short_calls_ = false;
   std::vector<Ring> rings_;
   std::size_t max_ctx_ = short_ctx;
 
   // What the rules say.
   Tokens rows_;  ///< what attention holds; [0, pos_) is fed for good
   std::size_t pos_ = 0;
-  std::size_t high_ = 0;      ///< rows at or beyond were never written
-  std::size_t longest_ = 0;   ///< most rows of a step on the device
-  std::size_t restored_ = 0;  ///< a prefix brought the rows up to here
+  std::size_t high_ = 0;       ///< rows at or beyond were never written
+  std::size_t longest_ = 0;    ///< most rows of a step on the device
+  std::size_t restored_ = 0;   ///< a prefix brought the rows up to here
+  std::vector<bool> chunked_;  ///< [pos_] which tokens a chunked step fed
+  bool scan_ = false;          ///< one is behind the state
   bool tainted_ = false;
   bool open_ = false;
+  bool open_chunked_ = false;
   bool spoiled_ = false;  ///< a kernel of the open step failed
   Tokens open_tokens_;
   std::vector<bool> written_;
@@ -828,7 +1160,7 @@ class CacheMachine {
 
   // Of the operation in hand.
   unsigned fault_ = 0;
-  bool allowed_ = true;
+  bool ahead_ = false;  ///< the host does not know where the device is: a refusal may ask that
   bool failed_ = false;
   std::size_t may_keep_ = 0;
 };

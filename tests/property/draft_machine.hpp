@@ -26,6 +26,7 @@ enum class DraftPlant {
   block_is_committed,    ///< commit counts the rows of a block
   move_spoils_a_row,     ///< the oldest row that a ring moves arrives with another byte
   pinned_row_is_late,    ///< a tail that a move took has a byte of later
+  question_is_answered,  ///< may_truncate is asked about all rows, not the ones it is about
 };
 
 /// One float of a draft row; `token` below 0 stands for a row of zeros.
@@ -125,6 +126,9 @@ class DraftMachine {
       case 't':
         truncate(somewhere(op, 12));
         break;
+      case 'm':
+        may_truncate(somewhere(op, 20), op.b);
+        break;
       case 'e':
         export_tail(tails_[op.b % 2], pin_ && op.c % 4 == 0 ? pin_->upto : somewhere(op, 16));
         break;
@@ -172,7 +176,8 @@ class DraftMachine {
   std::size_t published = 0;
   std::size_t faults = 0;
   std::size_t moves = 0;
-  std::size_t kept = 0;  ///< tails that moves took and exports gave out
+  std::size_t kept = 0;   ///< tails that moves took and exports gave out
+  std::size_t asked = 0;  ///< times it was asked what truncate would say
 
  private:
   struct Held {
@@ -326,8 +331,21 @@ class DraftMachine {
     return false;
   }
 
+  bool reaches(std::size_t n) const { return n <= len() && n >= floor_ && !looks_at_nothing(n); }
+
+  /// The question alone changes nothing, and asks nothing of the device. Then, half of the time, it is done.
+  void may_truncate(std::size_t n, unsigned then) {
+    ++asked;
+    const bool moved = plant_ == DraftPlant::question_is_answered && n < len();
+    const std::size_t calls = calls_();
+    const bool may = kv_->may_truncate(moved ? len() : n).ok();
+    expect(may == reaches(n) && calls_() == calls, "may_truncate: another answer, or it asked the device");
+    compare(false);
+    if (then % 2 == 0) truncate(n);
+  }
   void truncate(std::size_t n) {
-    const bool allowed = n <= len() && n >= floor_ && !looks_at_nothing(n);
+    const bool allowed = reaches(n);
+    expect(kv_->may_truncate(n).ok() == allowed, "may_truncate says something else than truncate is to do");
     const std::size_t off = plant_ == DraftPlant::truncate_keeps_one && n < len() ? 1 : 0;
     const bool ok = call(allowed, "truncate", [&] { return kv_->truncate(allowed ? n + off : n).ok(); });
     if (!allowed) return;
@@ -483,7 +501,7 @@ class DraftMachine {
   void move() {
     Kv other(std::move(*kv_));
     expect(kv_->len() == 0 && kv_->n_layer() == 0 && !kv_->begin_rows(1).ok() && !kv_->commit().ok() &&
-               !kv_->truncate(0).ok() && !kv_->export_tail(1).has_value(),
+               !kv_->truncate(0).ok() && !kv_->may_truncate(0).ok() && !kv_->export_tail(1).has_value(),
            "a moved-from draft cache did something");
     expect(kv_->base() == 0 && kv_->pinned() == 0 && !kv_->pin(1).ok(), "a moved-from draft cache has a base or a pin");
     kv_->unpin();
@@ -520,6 +538,10 @@ class DraftMachine {
     expect(kv_->tainted() == tainted_, tainted_ ? "not tainted" : "tainted");
     expect(kv_->base() == base_ && kv_->plan().phys_rows == phys(), "base or physical rows");
     expect(kv_->pinned() == (pin_ ? pin_->upto : 0), "another pin");
+    expect(kv_->open_rows() == open_ && kv_->max_rows() == max_rows(), "other open rows, or most rows of a call");
+    expect(kv_->n_layer() == cfg_.n_layer && kv_->cfg_window_rows() == window_rows() &&
+               kv_->row_bytes() == cfg_.n_kv * cfg_.head_dim * sizeof(float),
+           "another shape");
     if (!close || base_ != target_) return;  // half moved, it holds what it can be moved to the end from
     expect_holds(*kv_, rows_);
     if (tainted_) return;

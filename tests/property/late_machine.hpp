@@ -10,6 +10,7 @@
 #include <memra/cache.hpp>
 #include <memra/counting_dev.hpp>
 #include <memra/fault_dev.hpp>
+#include <memra/handover.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/launch.hpp>
@@ -22,6 +23,7 @@
 #include <string>
 #include <support/placed_on.hpp>
 #include <support/stand_in.hpp>
+#include <support/tape.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -118,6 +120,9 @@ class LateMachine {
       case 'y':
         use(published_, true);
         break;
+      case 'o':
+        hand_over(op.a);
+        break;
       case 'g':
         device_feed(1 + op.a % 3, op.b);
         break;
@@ -148,6 +153,7 @@ class LateMachine {
   std::size_t taints = 0;
   std::size_t faults = 0;
   std::size_t published = 0;
+  std::size_t handed = 0;
 
  private:
   struct Held {
@@ -415,6 +421,33 @@ class LateMachine {
     confirm();
     expect(memra_test::image(*made) == memra_test::straight(cfg_, p.tokens), "a prefix holds something else");
     ++published;
+  }
+
+  /// The state goes over a link; what was lost before that is not sent, and says so.
+  void hand_over(unsigned from) {
+    const bool prefix = from % 2 == 1 && published_.prefix;
+    if (!prefix && rows_.empty()) return;
+    const Tokens tokens = prefix ? published_.tokens : rows_;
+    memra_test::TapeWriter sender;
+    const memra::Status sent =
+        prefix ? memra::send_state(sender, *published_.prefix, {}) : memra::send_state(sender, *cache_, {});
+    if (prefix && sent.kind() == memra::ErrorKind::bad_state) {
+      expect(!published_.confirmed, "a prefix that was waited for is not sent: " + sent.message());
+      ++refusals;
+      return;
+    }
+    if (!good(sent, !prefix)) return;
+    memra_test::TapeReader receiver(sender.tape);
+    memra::HandoverTarget<Async> target;
+    target.stages = {&dev_[2], &dev_[from / 2 % 3]};
+    target.config = cfg_;
+    target.max_ctx = short_ctx;
+    auto got = memra::receive_state(receiver, target);
+    if (!got) return static_cast<void>(good(got.status(), false));
+    if (!wait() || doubt_) return;
+    confirm();
+    expect(memra_test::image(got->cache) == memra_test::straight(cfg_, tokens), "what was received is something else");
+    ++handed;
   }
 
   void repair() {

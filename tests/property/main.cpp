@@ -3,6 +3,7 @@
 //
 //   memra_property cache|draft|round|late [--ops N] [--seed S]   random scripts; a failure is shrunk, printed as a line
 //   memra_property replay "LINE"                            runs such a line again
+//   memra_property words                                    what the letters of a line do
 //   memra_property self-test                                planted bugs are found, shrunk, and found again from their
 //   line
 #include <cstdint>
@@ -96,9 +97,12 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds, %zu "
-      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds\n",
+      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds, %zu chunked "
+      "steps, %zu caches in memory of the engine's, %zu of two stages, %zu states handed over, %zu not taken, %zu with "
+      "a draft's tail, %zu questions whether a draft may be cut\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
-      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches);
+      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches, did.chunks, did.adopted,
+      did.pairs, did.handed, did.turned, did.tails, did.asked);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -145,11 +149,15 @@ int self_test() {
   cache("a failed export leaks", CachePlant::export_leaks, 4);
   cache("advance forgets a stage's position", CachePlant::mirror_forgotten, 2);
   cache("an engine does not say that it replayed", CachePlant::replay_untold, 1);
+  cache("a chunked step is fed as a plain one", CachePlant::chunks_are_plain, 1);
+  cache("a received cache has another byte", CachePlant::sent_is_spoiled, 2);
+  cache("a byte beside the engine's memory changes", CachePlant::margin_is_written, 1);
   draft("truncate keeps one row", DraftPlant::truncate_keeps_one, 3);
   draft("rows below a tail are not zero", DraftPlant::tail_rows_not_zeroed, 5);
   draft("commit counts a block", DraftPlant::block_is_committed, 3);
   draft("a move spoils a row", DraftPlant::move_spoils_a_row, 5);
   draft("a pinned tail is taken late", DraftPlant::pinned_row_is_late, 9);
+  draft("may_truncate is asked about other rows", DraftPlant::question_is_answered, 3);
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
   late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 4);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
@@ -160,6 +168,7 @@ int self_test() {
   round("the tokens of a commit that failed are believed", RoundPlant::failure_is_forgotten, 2);
   round("a draft gets the taps of other tokens", RoundPlant::draft_gets_other_taps, 2);
   round("the last cache of a batch is told one token less", RoundPlant::batch_tells_one_less, 1);
+  round("a draft's rows arrive with another byte", RoundPlant::sent_tail_is_spoiled, 4);
   for (const char* junk :
        {"", "cache", "cache:1.x", "cache:1 f1.2", "cache:1 f1.2.3!", "cache:1 f1.2.3!x", "cache:1 7"}) {
     if (!property::parse_line(junk)) continue;
@@ -170,8 +179,20 @@ int self_test() {
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: memra_property cache|draft|round|late [--ops N] [--seed S] | replay LINE | self-test\n");
+  std::fprintf(stderr,
+               "usage: memra_property cache|draft|round|late [--ops N] [--seed S] | replay LINE | words | self-test\n");
   return 2;
+}
+
+int words() {
+  std::printf("MACHINE:SETUP WORD...; a word is a letter, three numbers, and after ! which device call fails\n");
+  for (const char* machine : {"cache", "draft", "round", "late"}) {
+    std::printf("%s\n", machine);
+    for (const property::Word& w : property::words_of(machine)) {
+      std::printf("  %c  %2u  %.*s\n", w.letter, w.often, static_cast<int>(w.what.size()), w.what.data());
+    }
+  }
+  return 0;
 }
 
 }  // namespace
@@ -180,6 +201,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.empty()) return usage();
   if (args[0] == "self-test" && args.size() == 1) return self_test();
+  if (args[0] == "words" && args.size() == 1) return words();
   if (args[0] == "replay" && args.size() == 2) {
     const auto s = property::parse_line(args[1]);
     if (!s || !is_machine(s->machine)) {

@@ -27,10 +27,11 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::size_t short_ctx = 40;
 inline constexpr std::size_t long_ctx = 150;  // of models with rings: 64 rows of them, so that they wrap
 inline constexpr std::size_t max_step = 12;   // rows of one step
+inline constexpr std::size_t most_rows = 72;  // of one chunked step: more than a chunk
 inline constexpr std::size_t tap_hidden = 4;
 
 struct StepTokens {
-  std::array<Token, max_step> token{};
+  std::array<Token, most_rows> token{};
   std::size_t n = 0;
 
   explicit StepTokens(const Tokens& t) : n(t.size()) {
@@ -73,7 +74,7 @@ struct GroupBody {
   }
 };
 
-/// Moves conv and ssm on in place.
+/// Moves conv and ssm on in place, by the class that the view says.
 struct RecurBody {
   memra::RecurView w;
   memra::RecurrentSpec spec;
@@ -83,7 +84,7 @@ struct RecurBody {
 
   void operator()(const memra::Item&) const noexcept {
     for (std::size_t i = 0; i < t.n; ++i) {
-      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], w.conv_state(), w.plane_state(0));
+      memra_test::stand_in::move_on(spec, layer, nth, t.token[i], w.conv_state(), w.plane_state(0), w.scan);
     }
   }
 };
@@ -128,22 +129,31 @@ class Reference {
   const Tokens& tokens() const { return tokens_; }
 
   /// From now on the stream is `t`; what it shares with the former one is not computed again.
-  void become(const Tokens& t) {
+  /// @param chunked  which of the first tokens went through a chunked step: layers that have that class go by it
+  void become(const Tokens& t, const std::vector<bool>& chunked = {}) {
+    const auto in_chunk = [&](std::size_t i) { return i < chunked.size() && chunked[i]; };
     std::size_t same = 0;
-    while (same < t.size() && same < tokens_.size() && t[same] == tokens_[same]) ++same;
+    while (same < t.size() && same < tokens_.size() && t[same] == tokens_[same] && in_chunk(same) == chunked_[same]) {
+      ++same;
+    }
     tokens_.resize(same);
+    chunked_.resize(same);
     states_.resize(same + 1);
     for (std::size_t i = same; i < t.size(); ++i) {
       auto next = states_.back();
       for (std::size_t p = 0; p < parts_.size(); ++p) {
         if (const auto* r = std::get_if<memra::RecurrentSpec>(&parts_[p].spec)) {
+          const bool by_chunk =
+              in_chunk(i) && r->rule == memra::ScanRule::gated_delta && r->ssm_format == memra::Format::f32;
           memra_test::stand_in::move_on(*r, parts_[p].layer, parts_[p].nth, t[i],
                                         memra_test::stand_in::elems(r->conv_format, next[p].first.data()),
-                                        memra_test::stand_in::elems(r->ssm_format, next[p].second.data()));
+                                        memra_test::stand_in::elems(r->ssm_format, next[p].second.data()),
+                                        by_chunk ? memra::ScanClass::chunked : memra::ScanClass::sequential);
         }
       }
       states_.push_back(std::move(next));
       tokens_.push_back(t[i]);
+      chunked_.push_back(in_chunk(i));
     }
   }
 
@@ -206,6 +216,7 @@ class Reference {
 
   std::vector<Part> parts_;
   Tokens tokens_;
+  std::vector<bool> chunked_;  // [tokens]
   std::vector<State> states_;  // [tokens + 1]
   std::map<std::pair<std::size_t, Token>, std::pair<Bytes, Bytes>> rows_;
 };
@@ -262,7 +273,7 @@ memra::Status write_by_copies(Dev& dev, const memra::RecurView& w, const memra::
   for (const Token t : tokens) {
     memra_test::stand_in::move_on(spec, part.layer, part.nth, t,
                                   memra_test::stand_in::elems(spec.conv_format, conv.data()),
-                                  memra_test::stand_in::elems(spec.ssm_format, ssm.data()));
+                                  memra_test::stand_in::elems(spec.ssm_format, ssm.data()), w.scan);
   }
   for (const auto& [host, at] : both) {
     if (auto s = dev.upload(at, host->data(), host->size()); !s) return s;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <memra/cache.hpp>
 #include <memra/dflash_kv.hpp>
+#include <memra/handover.hpp>
 #include <memra/round_batch.hpp>
 #include <memra/speculation.hpp>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
 #include <support/stand_in.hpp>
+#include <support/tape.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,6 +38,7 @@ enum class RoundPlant {
   failure_is_forgotten,   ///< the engine does not repair what a failed commit left
   draft_gets_other_taps,  ///< the draft's rows of a round are those of the tokens before
   batch_tells_one_less,   ///< the last cache of a batch is told one token less
+  sent_tail_is_spoiled,   ///< a draft's rows arrive with another byte
 };
 
 /// A draft cache that moves with the trunk. Its rows are the taps themselves: what the trunk's last layer gave.
@@ -57,6 +60,7 @@ struct Pair {
   memra::DflashKv<Dev> draft;
   std::optional<memra::Speculation<Dev>> spec = {};
   std::size_t floor = 0;    ///< rows below were never in the draft
+  std::size_t from = 0;     ///< nor in this one of it, which may have been made of a tail
   std::size_t longest = 0;  ///< most rows it had
   std::int32_t pending = 0;
 
@@ -177,6 +181,9 @@ class RoundMachine {
       case 'b':
         batch(op);
         break;
+      case 'o':
+        hand_over(op.a);
+        break;
       case 'm':
         part_or_move(op.a);
         break;
@@ -185,6 +192,7 @@ class RoundMachine {
         break;
     }
     const bool fired = d_.disarm();
+    if (std::exchange(unguarded_, false)) guard<Dev>(*cache_);
     faults += fired ? 1 : 0;
     // Giving a round up has no Status when a destructor does it: then the taint says so.
     expect(!failed_ || fired, "a call failed without a fault");
@@ -219,6 +227,8 @@ class RoundMachine {
   std::size_t together = 0;  ///< commits of trunk and draft
   std::size_t levelled = 0;  ///< times the draft had to be brought up to the trunk
   std::size_t batches = 0;   ///< commits of several caches at once
+  std::size_t handed = 0;    ///< states that went over a link
+  std::size_t tails = 0;     ///< with a draft's rows
 
  private:
   struct Held {
@@ -307,7 +317,11 @@ class RoundMachine {
     auto draft = memra::DflashKv<Dev>::create_cold_at(d_.dev[2], Pair<Dev>::config(ring), short_ctx, rows_.size());
     if (!good(draft)) return;
     pair_.emplace(Pair<Dev>{*std::move(draft)});
-    pair_->floor = pair_->longest = rows_.size();
+    pair_->floor = pair_->from = pair_->longest = rows_.size();
+    speculate();
+  }
+  /// Puts the draft beside the trunk, or drops it.
+  void speculate() {
     auto spec = memra::Speculation<Dev>::create(*cache_, pair_->draft, {m_.config().layers.size() - 1},
                                                 memra_test::OpModel::width, most_rows);
     if (!good(spec)) return pair_.reset();
@@ -340,7 +354,9 @@ class RoundMachine {
   /// Whether the draft can follow to row `n`: not below where it began; a ring may refuse what is further back than a
   /// block and one row, and only that.
   bool follows(std::size_t n, const memra::Status& s) {
-    const bool must = n >= pair_->floor && (n + Pair<Dev>::block + 1 >= pair_->longest || !pair_->draft.config().ring);
+    const memra::DflashCfg& cfg = pair_->draft.config();
+    const bool there = std::max(n - std::min(n, cfg.sliding_window - 1), pair_->floor) >= pair_->from;
+    const bool must = n >= pair_->floor && (cfg.ring ? n + Pair<Dev>::block + 1 >= pair_->longest : there);
     const bool refuses = s.kind() == memra::ErrorKind::bad_argument;
     expect(!refuses || !must, "a rollback that both can do: " + s.message());
     expect(refuses || n >= pair_->floor, "a rollback to where the draft has nothing went well");
@@ -368,6 +384,13 @@ class RoundMachine {
       refused(spec.commit(accept + 1, 0).status(), memra::ErrorKind::bad_state, "rows that were not opened");
       refused(spec.begin_step(1).status(), memra::ErrorKind::bad_state, "a step inside a round");
     }
+    expect(spec.strategy() == by, "the open round has another strategy");
+    const std::vector<std::int32_t> block(t.begin(), t.end());
+    std::vector<std::int32_t> choice(n, -2);  // the model agrees with the first `accept` of the block
+    for (std::size_t i = 1; i < accept; ++i) choice[i - 1] = block[i];
+    const auto greedy = memra::accept_greedy(block, choice, n, [](std::int32_t) { return false; });
+    expect(greedy.keep == std::max<std::size_t>(accept, 1) && greedy.next == -2 && !greedy.ended,
+           "the greedy choice keeps another number of tokens");
     const auto left = spec.commit(accept, static_cast<std::int32_t>(b));
     if (good(left) || only_draft_failed()) {
       keep(memra_test::part(t, 0, accept), out);
@@ -408,6 +431,13 @@ class RoundMachine {
       // As for a captured graph: at whatever position the device is.
       auto r = on_device && b / 6 % 2 == 1 ? cache_->begin_device_round(n, by) : cache_->begin_round(n, by);
       if (!good(r)) return;
+      if (c % 4 == 1) {  // it does not mind where it is
+        Round other(*std::move(r));
+        expect(other.open() && other.rows() == n && other.strategy() == by && !r->open() &&
+                   r->recur(0).status().kind() == memra::ErrorKind::bad_state && !r->tap(0),
+               "a moved-from round is open, or the one made of it is another");
+        *r = std::move(other);
+      }
       std::vector<float> out;
       if (!good(m_.forward(*cache_, r->step(), t, out))) return;
       if (c % 16 == 15) refused(r->commit(n + 1).status(), memra::ErrorKind::bad_argument, "more than all");
@@ -424,6 +454,8 @@ class RoundMachine {
         if (good(done)) left = *done;
       }
       if (left || plant_ == RoundPlant::failure_is_forgotten) keep(memra_test::part(t, 0, accept), out);
+      expect(r->open() != left.has_value() || cache_->tainted(),
+             "a round that was committed is open, or another is not");
       if (!left) return;  // it tainted, or the round is still open and goes here as if it had never begun
       if (plant_ == RoundPlant::stash_forgets_conv && by == Strategy::stash && accept != 0) {
         if (const auto l = cache_->recur(0)) memra_test::spoil(cache_->dev(0), l->conv_data);
@@ -433,6 +465,71 @@ class RoundMachine {
     look_ = look_ || c / 16 % 2 == 1;
     expect(by == Strategy::replay || left->replay == 0, "a round that is no replay left something to replay");
     replay(*left);
+  }
+
+  // --- hand-over ---
+
+  /// Trunk and draft go over a link, and the history goes on with what was received on the other side.
+  void hand_over(unsigned to) {
+    if (rows_.empty()) return;
+    std::optional<memra::DflashKvTail<Dev>> tail;
+    if (pair_ && pair_->draft.pin(rows_.size()).ok()) {  // else there is nothing to send of it
+      tail = pair_->draft.export_tail(rows_.size());
+      if (!tail) {
+        failed_ = true;
+        return pair_->draft.unpin();
+      }
+    }
+    memra_test::TapeWriter sender;
+    if (!good(memra::send_state(sender, *cache_, {}, tail ? &*tail : nullptr))) return;
+    const auto all = memra_test::placements(m_.config().layers.size());
+    memra::HandoverTarget<Dev> target;
+    for (const std::size_t d : all[to % all.size()].devices) target.stages.push_back(&d_.dev[d]);
+    target.fence = all[to % all.size()].fence;
+    target.config = m_.config();
+    target.max_ctx = short_ctx;
+    target.options = memra_test::all_rounds(most_rows);
+    target.options.rounds.stash = stash_;
+    target.draft_dev = &d_.dev[2];
+    if (pair_) target.draft = pair_->draft.config();
+    const std::size_t live = d_.live();
+    memra_test::TapeReader receiver(sender.tape);
+    auto got = memra::receive_state(receiver, target);
+    if (!good(got)) return expect(d_.live() == live, "a hand-over that failed kept memory");
+    expect(got->tail.has_value() == tail.has_value(), "a tail where none was sent, or none");
+    std::optional<memra::DflashKv<Dev>> draft;
+    if (got->tail) {
+      if (plant_ == RoundPlant::sent_tail_is_spoiled) {
+        const auto& k = got->tail->layers[0].k;
+        memra_test::spoil(*got->tail->dev, k.data() + k.size() - 1);
+      }
+      memra::Status why;
+      draft = memra::DflashKv<Dev>::from_tail(d_.dev[2], *target.draft, short_ctx, *got->tail, &why);
+      if (!good(why)) return;
+    }
+    const std::int32_t pending = pair_ ? pair_->pending : 0;
+    const std::size_t floor = pair_ ? pair_->floor : 0;
+    for (Held& h : held_) {
+      if (h.snap)
+        refused(got->cache.rollback(*h.snap, 0).status(), memra::ErrorKind::bad_argument, "the sender's snapshot");
+      h = {};
+    }
+    disband();
+    part_company();
+    *cache_ = std::move(got->cache);
+    place_ = to % all.size();
+    unguarded_ = look_ = true;
+    ++handed;
+    if (!draft) return;
+    ++tails;
+    pair_.emplace(Pair<Dev>{*std::move(draft)});
+    expect(pair_->draft.floor() == floor, "the draft has another floor than where it came from");
+    pair_->floor = floor;
+    pair_->from = got->tail->base;
+    pair_->longest = rows_.size();
+    pair_->pending = pending;
+    speculate();
+    if (pair_) pair_->spec->set_pending(pending);
   }
 
   // --- caches that end their rounds with it ---
@@ -709,7 +806,11 @@ class RoundMachine {
   }
   memra::Result<memra::RolledBack> take_back(const Held& h, std::size_t accept) {
     if (!pair_) return cache_->rollback(*h.snap, accept);
+    const std::size_t end = h.tokens.size() + accept;
+    const bool may = end <= pair_->draft.len() && pair_->draft.may_truncate(end).ok();
     auto r = pair_->spec->rollback(*h.snap, accept, static_cast<std::int32_t>(accept));
+    expect(may == (r.status().kind() != memra::ErrorKind::bad_argument),
+           "may_truncate says something else than a rollback of both does");
     if (r) pair_->pending = static_cast<std::int32_t>(accept);
     return r;
   }
@@ -759,7 +860,7 @@ class RoundMachine {
     expect(cache_->dflash_taps() == nullptr, "a sink was left in the trunk");
     expect(pair_->spec->pending() == pair_->pending, "another pending token");
     const std::size_t seen = rows_.size() - std::min<std::size_t>(rows_.size(), kv.config().sliding_window - 1);
-    const std::size_t first = std::max(pair_->floor, kv.config().ring ? std::max(kv.resident(), kv.base()) : 0);
+    const std::size_t first = std::max({pair_->floor, kv.resident(), kv.base()});
     expect(first <= std::max(seen, pair_->floor), "the draft's ring lost rows of its window");
     constexpr std::size_t width = memra_test::OpModel::width;
     for (const float* plane : {kv.k(0), kv.v(0)}) {
@@ -788,6 +889,7 @@ class RoundMachine {
   bool owes_ = false;         ///< a step or a replay died half way
   bool forgot_ = false;       ///< a reset failed
   bool look_ = false;         ///< compare behind this operation
+  bool unguarded_ = false;    ///< the cache is new: its planes get guards once no call is to fail any more
   bool mates_moved_ = false;  ///< since they were compared
 };
 

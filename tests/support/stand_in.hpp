@@ -72,9 +72,12 @@ inline std::size_t ssm_bytes(const memra::RecurrentSpec& r) {
   return memra::row_bytes(r.ssm_format, r.n_v_heads * r.d_v * r.d_k);
 }
 
-/// Moves conv and ssm on by one token: of any rule the same, every store rounded to the state's format.
+/// Moves conv and ssm on by one token: of any rule the same, every store rounded to the state's format. The chunked
+/// class has numbers of its own.
 inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_t nth, Token token,
-                    const memra::StateElems& conv, const memra::StateElems& ssm) {
+                    const memra::StateElems& conv, const memra::StateElems& ssm,
+                    memra::ScanClass scan = memra::ScanClass::sequential) {
+  const float keeps = scan == memra::ScanClass::chunked ? 0.75F : 0.875F;
   const std::size_t history = r.d_conv - 1;
   for (std::size_t c = 0; history != 0 && c < r.conv_dim(); ++c) {
     const memra::StateElems line = conv + c * history;
@@ -87,7 +90,7 @@ inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_
         const std::size_t at = (h * r.d_v + v) * r.d_k + k;
         const float key = value(kind_key, layer, nth, h * r.d_k + k, token, 0);
         const float val = value(kind_value, layer, nth, h * r.d_v + v, token, 0);
-        ssm.store(at, 0.875F * ssm.load(at) + key * val);
+        ssm.store(at, keeps * ssm.load(at) + key * val);
       }
     }
   }

@@ -33,6 +33,22 @@ struct TapeWriter {
 };
 static_assert(memra::Transport<TapeWriter>);
 
+/// As TapeWriter, but hears what a receiver said of the tape, and behind that nothing.
+struct AnsweredWriter : TapeWriter {
+  explicit AnsweredWriter(std::span<const std::byte> answers) : left(answers) {}
+  std::span<const std::byte> left;
+
+  memra::Status receive(std::byte* data, std::size_t n) noexcept {
+    if (n > left.size()) {
+      return memra::Status::failure(memra::ErrorKind::link_failure, "receive", 0, n, "the receiver says nothing");
+    }
+    std::memcpy(data, left.data(), n);
+    left = left.subspan(n);
+    return {};
+  }
+};
+static_assert(memra::Transport<AnsweredWriter>);
+
 /// Plays a tape; behind its end the peer is gone. Keeps what the receiver says.
 struct TapeReader {
   explicit TapeReader(std::span<const std::byte> played) : tape(played) {}

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memra/any_dev.hpp>
+#include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
 #include <memra/counting_dev.hpp>
 #include <memra/dflash_kv.hpp>
@@ -11,11 +12,13 @@
 #include <memra/host_ops.hpp>
 #include <memra/ordered_dev.hpp>
 #include <memra/poison_dev.hpp>
+#include <memra/round_batch.hpp>
 #include <support/catch.hpp>
 #include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <support/tape.hpp>
 #include <utility>
+#include <vector>
 
 namespace lost_copies_cpp {
 namespace {
@@ -317,6 +320,70 @@ TEST_CASE("S5 the log of a device that goes on failing, or is lost, stays short"
     REQUIRE(log->failed.size() <= 4);
     REQUIRE((kind != ErrorKind::device_lost || log->failed.back() == log->batch));  // whatever is made now is lost, too
   }
+}
+
+TEST_CASE("S5 who meets an asynchronous failure of a cache's work taints it: a hand-over, a batch that is made",
+          "[wrappers][handover][round]") {
+  const auto cfg = memra_test::hybrid_model();
+  memra::CacheOptions options;
+  options.rounds.rows = 2;
+  options.rounds.planes = true;
+  const auto meets = [&](const auto& what) {
+    Late dev;
+    auto c = memra::check(memra::Cache<Late>::create(dev, cfg, 20, options));
+    memra::check(memra_test::feed(c, stream(5)));
+    const auto early = memra::check(c.snapshot());
+    REQUIRE(dev.synchronize().ok());
+    REQUIRE(what(c).ok());  // red arm: nothing has failed
+    REQUIRE_FALSE(c.tainted());
+    arm(dev.inner(), 1);
+    const auto late = memra::check(c.snapshot());
+    REQUIRE(what(c).asynchronous());
+    REQUIRE(c.tainted());
+    dev.inner().disarm();
+    REQUIRE(dev.synchronize().ok());
+    memra::check(c.rollback(early, 0));
+    REQUIRE(image(c) == straight(cfg, stream(5)));
+  };
+  meets([](auto& c) {
+    memra_test::TapeWriter w;
+    return memra::send_state(w, c, {});
+  });
+  meets([](auto& c) {
+    Late other;  // what is queued is run, and nobody asks how that went
+    Late::Event here;
+    memra::check(c.stage_dev(0).publish(here));
+    memra::check(other.wait(here));
+    memra::check(other.synchronize());
+    return memra::RoundBatch<Late>::create(std::vector<memra::Cache<Late>*>{&c}).status();
+  });
+}
+
+TEST_CASE("S5 tables that kernels follow are there when what made them says so", "[wrappers][handover][round]") {
+  const auto cfg = memra_test::hybrid_model();
+  memra::CacheOptions options;
+  options.rounds.rows = 2;
+  options.rounds.planes = true;
+  // An upload that fails when its turn comes: the call that asked for it says so, as it says all else that went wrong.
+  const auto fails = [&](const auto& what) {
+    Late dev;
+    auto c = memra::check(memra::Cache<Late>::create(dev, cfg, 20, options));
+    memra::check(memra_test::feed(c, stream(5)));
+    REQUIRE(dev.synchronize().ok());
+    REQUIRE(what(c).ok());  // red arm: nothing fails
+    arm(dev.inner(), 1, memra::DevOp::upload);
+    const memra::Status s = what(c);
+    REQUIRE((s.asynchronous() && s.kind() == ErrorKind::device_failure));
+    dev.inner().disarm();
+    REQUIRE(dev.synchronize().ok());
+  };
+  fails([&](auto& c) { return memra::Cache<Late>::create(c.stage_dev(0), cfg, 20, options).status(); });
+  fails([](auto& c) { return memra::RoundBatch<Late>::create(std::vector<memra::Cache<Late>*>{&c}).status(); });
+  fails([](auto& c) { return memra::AttendBatch<Late>::create(std::vector<memra::Cache<Late>*>{&c}, 2).status(); });
+  fails([](auto& c) {
+    memra_test::TapeWriter w;
+    return memra::send_state(w, c, {});
+  });
 }
 
 TEST_CASE("S5 a prefix whose copies failed later becomes no cache, and is not sent", "[wrappers]") {

@@ -103,7 +103,7 @@ struct HandoverIo {
     h.message_bytes = message_bytes;
     Pieces pieces = of(core, core.pos);
     if (h.has_logits) add(pieces, *core.devices[core.stages.back().device].dev, *core.parked);
-    return send(link, std::move(h), std::move(pieces), tail);
+    return core.noted(send(link, std::move(h), std::move(pieces), tail));
   }
 
   template <class T>

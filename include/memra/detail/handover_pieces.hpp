@@ -37,16 +37,19 @@ struct PlacedPiece {
 template <class Dev>
 Status checksum_by_kernel(Dev& dev, std::span<const PlacedPiece<Dev>> pieces, std::span<const std::size_t> mine,
                           std::span<std::uint64_t> sums) {
-  // Spans of one size, so that long and short pieces keep the device equally busy; enough lanes to fill a large GPU.
+  // Spans of one size, so that long and short pieces keep the device equally busy; enough lanes to fill a large GPU, if
+  // there is something to do for them.
   constexpr std::size_t span_bytes = std::size_t{4} << 20;
-  constexpr std::size_t lanes = 2048;
+  constexpr std::size_t most_lanes = 2048;
   constexpr std::size_t kept = 32;
   std::vector<ChecksumSpan> spans;
   std::vector<std::size_t> piece_of;
+  std::size_t lanes = 1;
   for (const std::size_t i : mine) {
     for (std::size_t done = 0; done < pieces[i].bytes; done += span_bytes) {
       const auto* at = reinterpret_cast<const std::uint8_t*>(pieces[i].at + done);
       spans.push_back({at, std::min(span_bytes, pieces[i].bytes - done), done / 8});
+      lanes = std::min(std::max(lanes, static_cast<std::size_t>(spans.back().bytes) / sizeof(WordPair)), most_lanes);
       piece_of.push_back(i);
     }
   }
@@ -62,6 +65,7 @@ Status checksum_by_kernel(Dev& dev, std::span<const PlacedPiece<Dev>> pieces, st
       !s) {
     return s;
   }
+  if (Status s = dev.synchronize(); !s) return s;  // the kernel follows the addresses that stand there
   auto* wide = reinterpret_cast<std::uint64_t*>(all->data());
   auto* narrow = reinterpret_cast<std::uint64_t*>(few->data());
   const auto* on_device = reinterpret_cast<const ChecksumSpan*>(table->data());

@@ -76,7 +76,12 @@ Status place_rounds(CacheCore<Dev>& core) {
     const auto* host = reinterpret_cast<const std::byte*>(table.data());
     if (Status f = device.dev->upload(views, host, table.size() * sizeof(RecurView)); !f) return f;
   }
-  return store_words(core, 0);
+  if (Status s = store_words(core, 0); !s) return s;
+  // Kernels follow the addresses in the tables, and no reset writes those again: they are there, or there is no cache.
+  for (auto& device : core.devices) {
+    if (Status s = device.dev->synchronize(); !s) return s;
+  }
+  return {};
 }
 
 /// Brings the current ssm plane of every layer home to the state slab, where steps, snapshots and engines expect it.
