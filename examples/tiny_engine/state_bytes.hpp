@@ -30,7 +30,7 @@ std::vector<std::byte> committed_bytes(const memra::Cache<Dev>& cache) {
       put(dev, reinterpret_cast<const std::byte*>(kv->pos_d), sizeof(std::int32_t));
       for (const memra::ConstPlaneView& plane : std::array{kv->k, kv->v}) {
         const memra::Segments rows = memra::segments(plane.shape, 0, kv->len);
-        for (std::size_t i = 0; i < rows.count; ++i) put(dev, plane.data + rows.run[i].offset, rows.run[i].bytes);
+        for (std::size_t i = 0; i < rows.count; ++i) put(dev, plane.data + rows[i].offset, rows[i].bytes);
       }
     }
     if (const auto r = cache.recur(il)) {

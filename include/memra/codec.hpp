@@ -56,20 +56,43 @@ constexpr Cursor blocks_cursor(Format format, Byte* p) noexcept {
   return {p + f.scale_bytes + f.fifth_bytes, p + f.scale_bytes, p, f.block_bytes, f.block_bytes, f.block_bytes};
 }
 
-/// Cursor over the blocks of physical row `row`, from block `first_block` on.
+/// Blocks of a row whose parts lie at equal distances, from any multiple of so many on.
+constexpr std::size_t cursor_blocks(const PlaneShape& s) noexcept {
+  const SubPlanes parts = sub_planes(s);
+  const bool whole = parts.part[parts.count - 1].columns == 1;
+  return whole ? s.width / facts(s.format).block_elems : column_bytes / facts(s.format).scale_bytes;
+}
+
+/// Where byte `byte` of a row's part is.
+constexpr std::size_t part_offset(const SubPlane& part, std::size_t rows, std::size_t row, std::size_t byte) noexcept {
+  const std::size_t column = part.columns == 1 ? 0 : byte / part.row_bytes;
+  return part.offset + (column * rows + row) * part.row_bytes + (byte - column * part.row_bytes);
+}
+
+/// Cursor over the blocks of physical row `row`, from block `first_block` on, to the next multiple of cursor_blocks.
 template <class Cursor, class Byte>
 constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t first_block) noexcept {
   const FormatFacts f = facts(plane.shape.format);
   const SubPlanes parts = sub_planes(plane.shape);
-  Byte* const at = plane.data + parts.part[0].offset + row * parts.part[0].row_bytes;
-  if (parts.count == 1) return blocks_cursor<Cursor>(plane.shape.format, at + first_block * f.block_bytes);
-  Byte* const quants = at + first_block * f.quant_bytes;
-  const SubPlane& last = parts.part[parts.count - 1];
-  Byte* const scales = plane.data + last.offset + row * last.row_bytes + first_block * f.scale_bytes;
-  Byte* const fifths = f.fifth_bytes == 0 ? scales
-                                          : plane.data + parts.part[1].offset + row * parts.part[1].row_bytes +
-                                                first_block * f.fifth_bytes;
-  return {quants, fifths, scales, f.quant_bytes, f.fifth_bytes, f.scale_bytes};
+  const auto at = [&](std::size_t part, std::size_t block_bytes) {
+    return plane.data + part_offset(parts.part[part], plane.shape.rows, row, first_block * block_bytes);
+  };
+  if (parts.count == 1) return blocks_cursor<Cursor>(plane.shape.format, at(0, f.block_bytes));
+  Byte* const scales = at(parts.count - 1, f.scale_bytes);
+  Byte* const fifths = f.fifth_bytes == 0 ? scales : at(1, f.fifth_bytes);
+  return {at(0, f.quant_bytes), fifths, scales, f.quant_bytes, f.fifth_bytes, f.scale_bytes};
+}
+
+/// Calls `run` with (first block, number of blocks) for blocks [first, end) of a row, a cursor's blocks at a time.
+template <class Run>
+constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t end, const Run& run) noexcept {
+  const std::size_t most = cursor_blocks(s);
+  while (first < end) {
+    const std::size_t left = most - first % most;
+    const std::size_t n = left < end - first ? left : end - first;
+    run(first, n);
+    first += n;
+  }
 }
 
 }  // namespace detail
@@ -105,8 +128,10 @@ constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, 
 /// @param x         [plane.shape.width] f32
 [[gnu::noinline]] inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float* x) noexcept {
   detail::with_format(plane.shape.format, [&]<Format F>() {
-    detail::encode_blocks<F>(x, plane.shape.width / facts(F).block_elems,
-                             detail::row_cursor<detail::BlockCursor>(plane, phys_row, 0));
+    constexpr std::size_t elems = facts(F).block_elems;
+    detail::for_cursors(plane.shape, 0, plane.shape.width / elems, [&](std::size_t block, std::size_t n) {
+      detail::encode_blocks<F>(x + block * elems, n, detail::row_cursor<detail::BlockCursor>(plane, phys_row, block));
+    });
   });
 }
 
@@ -120,8 +145,11 @@ constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, 
                                          std::size_t n, float* y) noexcept {
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
-    detail::decode_blocks<F>(detail::row_cursor<detail::ConstBlockCursor>(plane, phys_row, first / elems), n / elems,
-                             y);
+    const std::size_t from = first / elems;
+    detail::for_cursors(plane.shape, from, from + n / elems, [&](std::size_t block, std::size_t blocks) {
+      detail::decode_blocks<F>(detail::row_cursor<detail::ConstBlockCursor>(plane, phys_row, block), blocks,
+                               y + (block - from) * elems);
+    });
   });
 }
 

@@ -19,10 +19,11 @@ struct PlaneShape {
   friend constexpr bool operator==(const PlaneShape&, const PlaneShape&) = default;
 };
 
-/// A part of a plane whose rows lie one after another.
+/// A part of a plane: columns, each [rows][row_bytes], one after another without gaps.
 struct SubPlane {
   std::size_t offset = 0;     ///< bytes from the start of the plane
-  std::size_t row_bytes = 0;  ///< bytes of one row; rows follow each other without gaps
+  std::size_t row_bytes = 0;  ///< bytes of one row in one column
+  std::size_t columns = 1;
 };
 
 /// A run of bytes inside a plane.
@@ -34,12 +35,16 @@ struct Segment {
 inline constexpr std::size_t max_sub_planes = 3;
 /// Alignment of every sub-plane of a `split` plane: the widest load of a GPU thread.
 inline constexpr std::size_t sub_plane_alignment = 16;
+/// Bytes of a row in a column of a `split` plane's fifth bits or scales, where rows are whole columns: what a kernel
+/// that reads one head's keys one after another then finds side by side. Else rows stay whole, in one column.
+inline constexpr std::size_t column_bytes = 16;
 
 /// The sub-planes of a plane.
 struct SubPlanes {
   std::array<SubPlane, max_sub_planes> part{};
   std::size_t count = 0;
-  std::size_t bytes = 0;  ///< payload of the plane: up to the end of the last row of the last part
+  std::size_t columns = 0;  ///< of all parts
+  std::size_t bytes = 0;    ///< payload of the plane: up to the end of the last row of the last part
 };
 
 namespace detail {
@@ -63,7 +68,7 @@ constexpr SubPlanes sub_planes(const PlaneShape& s) noexcept {
   SubPlanes r;
   if (s.layout == Layout::blocks || f.block_elems == 1) {
     r.part[0] = {0, blocks * f.block_bytes};
-    r.count = 1;
+    r.count = r.columns = 1;
     r.bytes = s.rows * blocks * f.block_bytes;
     return r;
   }
@@ -71,8 +76,12 @@ constexpr SubPlanes sub_planes(const PlaneShape& s) noexcept {
   for (const std::size_t part_bytes : {f.quant_bytes, f.fifth_bytes, f.scale_bytes}) {
     if (part_bytes == 0) continue;
     const std::size_t offset = (end + sub_plane_alignment - 1) / sub_plane_alignment * sub_plane_alignment;
-    r.part[r.count++] = {offset, blocks * part_bytes};
-    end = offset + s.rows * blocks * part_bytes;
+    const std::size_t row = blocks * part_bytes;
+    const bool quants = r.count == 0;
+    const std::size_t columns = quants || row == 0 || row % column_bytes != 0 ? 1 : row / column_bytes;
+    r.part[r.count++] = {offset, row / columns, columns};
+    r.columns += columns;
+    end = offset + s.rows * row;
   }
   r.bytes = end;
   return r;
@@ -83,20 +92,26 @@ constexpr std::size_t tile_rows(Layout) noexcept {
   return 1;
 }
 
-/// The byte runs that hold rows [first, first + n), one per sub-plane.
-/// @pre first + n <= s.rows, both multiples of tile_rows
+/// The byte runs that hold rows [first, first + n), one per column of each sub-plane, in the order of their offsets.
 struct Segments {
-  std::array<Segment, max_sub_planes> run{};
+  SubPlanes parts;
+  std::size_t rows = 0;  ///< of the plane
+  std::size_t first = 0;
+  std::size_t n = 0;
   std::size_t count = 0;
+
+  constexpr Segment operator[](std::size_t i) const noexcept {
+    std::size_t p = 0;
+    for (; i >= parts.part[p].columns; ++p) i -= parts.part[p].columns;
+    const SubPlane& part = parts.part[p];
+    return {part.offset + (i * rows + first) * part.row_bytes, n * part.row_bytes};
+  }
 };
+
+/// @pre first + n <= s.rows, both multiples of tile_rows
 constexpr Segments segments(const PlaneShape& s, std::size_t first, std::size_t n) noexcept {
   const SubPlanes parts = sub_planes(s);
-  Segments r;
-  r.count = parts.count;
-  for (std::size_t i = 0; i < parts.count; ++i) {
-    r.run[i] = {parts.part[i].offset + first * parts.part[i].row_bytes, n * parts.part[i].row_bytes};
-  }
-  return r;
+  return {parts, s.rows, first, n, parts.columns};
 }
 
 }  // namespace memra

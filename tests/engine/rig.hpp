@@ -160,7 +160,7 @@ State look(const memra::Cache<Dev>& cache) {
       for (const auto& [name, plane] : std::array{std::pair{"k", kv->k}, std::pair{"v", kv->v}}) {
         const memra::Segments rows = memra::segments(plane.shape, 0, cache.len());
         for (std::size_t i = 0; i < rows.count; ++i) {
-          get(name + std::to_string(i), plane.data + rows.run[i].offset, rows.run[i].bytes);
+          get(name + std::to_string(i), plane.data + rows[i].offset, rows[i].bytes);
         }
       }
     }

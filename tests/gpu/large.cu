@@ -76,9 +76,9 @@ Bytes rows_of(Gpu& dev, const memra::ConstPlaneView& plane, std::size_t first, s
   const memra::Segments runs = memra::segments(plane.shape, first - plane.base, n);
   Bytes all;
   for (std::size_t i = 0; i < runs.count; ++i) {
-    all.resize(all.size() + runs.run[i].bytes);
+    all.resize(all.size() + runs[i].bytes);
     check(
-        dev.download(all.data() + all.size() - runs.run[i].bytes, plane.data + runs.run[i].offset, runs.run[i].bytes));
+        dev.download(all.data() + all.size() - runs[i].bytes, plane.data + runs[i].offset, runs[i].bytes));
   }
   return all;
 }
@@ -95,8 +95,8 @@ struct SmallCopy {
     const memra::Segments runs = memra::segments(v.shape, first, n);
     Bytes all;
     for (std::size_t i = 0; i < runs.count; ++i) {
-      const std::byte* at = v.data + runs.run[i].offset;
-      all.insert(all.end(), at, at + runs.run[i].bytes);
+      const std::byte* at = v.data + runs[i].offset;
+      all.insert(all.end(), at, at + runs[i].bytes);
     }
     return all;
   }
@@ -164,7 +164,7 @@ void across(Gpu& dev, Format kf, Format vf, memra::Layout layout, std::size_t ma
   REQUIRE(max_ctx * width > two_32 / 2);
 
   // Where the first run of K rows (whole rows, or their quants) crosses 2^32 bytes, and the last rows of all.
-  const std::size_t row = memra::segments(big.k.shape, 0, 1).run[0].bytes;
+  const std::size_t row = memra::segments(big.k.shape, 0, 1)[0].bytes;
   memra_test::Rng rng(17);
   const memra::ops_for<Gpu> ops(dev);
   for (const std::size_t first : {two_32 / row - t / 2, max_ctx - t}) {
@@ -195,9 +195,9 @@ void across(Gpu& dev, Format kf, Format vf, memra::Layout layout, std::size_t ma
     REQUIRE(all_zero(rows_of(dev, big.v, first - near, near)));
     // Red arm: where an offset of 32 bits would have put the last row there is nothing, and that is another place.
     const memra::Segments run = memra::segments(big.k.shape, first + t - 1, 1);
-    REQUIRE(run.run[0].offset >= two_32);
-    Bytes wrapped(run.run[0].bytes);
-    check(dev.download(wrapped.data(), big.k.data + run.run[0].offset % two_32, wrapped.size()));
+    REQUIRE(run[0].offset >= two_32);
+    Bytes wrapped(run[0].bytes);
+    check(dev.download(wrapped.data(), big.k.data + run[0].offset % two_32, wrapped.size()));
     REQUIRE(all_zero(wrapped));
     REQUIRE_FALSE(all_zero(k_small.rows(near + t - 1, 1)));
 

@@ -219,7 +219,7 @@ void each_run(Cache& c, const F& f) {
     if (const auto kv = c.kv(il)) {
       for (const auto* plane : std::vector<const memra::ConstPlaneView*>{&kv->k, &kv->v}) {
         const memra::Segments runs = memra::segments(plane->shape, 0, long_ctx);
-        for (std::size_t r = 0; r < runs.count; ++r) f(plane->data + runs.run[r].offset, runs.run[r].bytes, ++i);
+        for (std::size_t r = 0; r < runs.count; ++r) f(plane->data + runs[r].offset, runs[r].bytes, ++i);
       }
     } else {
       const auto r = *c.recur(il);

@@ -195,7 +195,7 @@ class Reference {
     const memra::Segments runs = memra::segments(shape, r, 1);
     Bytes out;
     for (std::size_t i = 0; i < runs.count; ++i) {
-      out.insert(out.end(), plane + runs.run[i].offset, plane + runs.run[i].offset + runs.run[i].bytes);
+      out.insert(out.end(), plane + runs[i].offset, plane + runs[i].offset + runs[i].bytes);
     }
     return out;
   }

@@ -480,11 +480,27 @@ inline std::vector<KvShape> kv_shapes() {
   wide.dk = wide.dv = 128;
   wide.layout = memra::Layout::split;
   all.push_back(wide);
+  wide.n_heads = 6;  // K's scales are 24 bytes a row, which stay whole; V's fifth bits and scales three columns
+  wide.n_kv = 3;
+  all.push_back(wide);
   KvShape ring;  // 64 rows of which the last 20 are seen: the calls below wrap
   ring.rows = 64;
   ring.window = 20;
   ring.ring = true;
   all.push_back(ring);
+  ring.k_format = memra::Format::q4_0;  // four columns of scales; V two of each
+  ring.v_format = memra::Format::q5_1;
+  ring.layout = memra::Layout::split;
+  ring.n_heads = ring.n_kv = 8;
+  ring.dk = 128;
+  ring.dv = 32;
+  all.push_back(ring);
+  based.layout = memra::Layout::split;
+  based.k_format = memra::Format::q5_1;
+  based.v_format = memra::Format::q8_0;
+  based.n_heads = based.n_kv = 8;
+  based.dk = based.dv = 64;
+  all.push_back(based);
   KvShape latent;
   latent.n_kv = 1;
   latent.n_heads = 16;
@@ -518,9 +534,9 @@ std::vector<OpCase<Dev>> op_cases() {
   for (const KvShape& s : kv_shapes()) {
     const std::string label = std::string(memra::to_string(s.k_format)) + "/" +
                               std::string(memra::to_string(s.v_format)) + " " +
-                              std::string(memra::to_string(s.layout)) + " dv " + std::to_string(s.dv) + " window " +
-                              std::to_string(s.window) + " base " + std::to_string(s.base) + (s.ring ? " ring" : "") +
-                              (s.v_in_k ? " latent" : "");
+                              std::string(memra::to_string(s.layout)) + " kv heads " + std::to_string(s.n_kv) + " dv " +
+                              std::to_string(s.dv) + " window " + std::to_string(s.window) + " base " +
+                              std::to_string(s.base) + (s.ring ? " ring" : "") + (s.v_in_k ? " latent" : "");
     const std::uint64_t n = ++seed;
     const auto start = static_cast<std::int32_t>(s.base + 3);
     add("append " + label, [=](Dev& d) { return run_append(d, s, start, 5, s.base + s.rows, true, n); });

@@ -57,7 +57,7 @@ class Plane {
   /// Fills one physical row with 0xFF again.
   void poison_row(std::size_t phys) {
     const memra::Segments s = memra::segments(shape_, phys, 1);
-    for (std::size_t i = 0; i < s.count; ++i) std::memset(bytes_.data() + s.run[i].offset, 0xFF, s.run[i].bytes);
+    for (std::size_t i = 0; i < s.count; ++i) std::memset(bytes_.data() + s[i].offset, 0xFF, s[i].bytes);
   }
 
  private:

@@ -119,8 +119,8 @@ memra::Status write_rows(Dev& dev, const memra::PlaneView& plane, std::size_t fi
     const memra::Segments src = memra::segments(from, done, now);
     const memra::Segments dst = memra::segments(plane.shape, at, now);
     for (std::size_t i = 0; i < dst.count; ++i) {
-      const auto* bytes = rows.data() + src.run[i].offset;
-      if (auto s = dev.upload(plane.data + dst.run[i].offset, bytes, dst.run[i].bytes); !s) return s;
+      const auto* bytes = rows.data() + src[i].offset;
+      if (auto s = dev.upload(plane.data + dst[i].offset, bytes, dst[i].bytes); !s) return s;
     }
     done += now;
   }
@@ -132,11 +132,11 @@ template <class Dev>
 std::vector<std::byte> read_rows(Dev& dev, const memra::ConstPlaneView& plane, std::size_t first, std::size_t n) {
   std::vector<std::byte> out;
   if (!plane) return out;
-  for (std::size_t part = 0; part < memra::sub_planes(plane.shape).count; ++part) {
+  for (std::size_t part = 0; part < memra::sub_planes(plane.shape).columns; ++part) {
     for (std::size_t row = first; row < n;) {
       const std::size_t from = plane.phys(row);
       const std::size_t now = std::min(n - row, plane.shape.rows - from);
-      const memra::Segment run = memra::segments(plane.shape, from, now).run[part];
+      const memra::Segment run = memra::segments(plane.shape, from, now)[part];
       const std::size_t at = out.size();
       out.resize(at + run.bytes);
       memra::check(dev.download(out.data() + at, plane.data + run.offset, run.bytes));
@@ -301,8 +301,8 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
         image.parts.emplace_back();
         const memra::Segments runs = memra::segments(shape, 0, ends.size());
         for (std::size_t i = 0; i < runs.count; ++i) {
-          const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs.run[i].offset);
-          image.parts.back().insert(image.parts.back().end(), at, at + static_cast<std::ptrdiff_t>(runs.run[i].bytes));
+          const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs[i].offset);
+          image.parts.back().insert(image.parts.back().end(), at, at + static_cast<std::ptrdiff_t>(runs[i].bytes));
         }
         image.parts.emplace_back();
       } else if (std::holds_alternative<memra::SharedKvSpec>(spec)) {
@@ -319,9 +319,9 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
           const auto bytes = stand_in::encode_rows(kind, il, attention, shape, tokens, 0);
           const memra::Segments runs = memra::segments(exact, first, tokens.size() - first);
           for (std::size_t i = 0; i < runs.count; ++i) {  // without the alignment between sub-planes
-            const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs.run[i].offset);
+            const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs[i].offset);
             image.parts.back().insert(image.parts.back().end(), at,
-                                      at + static_cast<std::ptrdiff_t>(runs.run[i].bytes));
+                                      at + static_cast<std::ptrdiff_t>(runs[i].bytes));
           }
         }
         ++attention;

@@ -116,7 +116,7 @@ bool holds(const Cache& c, const Tokens& tokens) {
     const auto got = memra::segments(layer.rows.shape, g, 1);
     const auto want = memra::segments(shape, 0, 1);
     for (std::size_t i = 0; i < got.count; ++i) {
-      if (std::memcmp(layer.rows.data + got.run[i].offset, one.data() + want.run[i].offset, want.run[i].bytes) != 0) {
+      if (std::memcmp(layer.rows.data + got[i].offset, one.data() + want[i].offset, want[i].bytes) != 0) {
         return false;
       }
     }

@@ -6,6 +6,7 @@
 #include <memra/codec.hpp>
 #include <memra/layout.hpp>
 #include <support/catch.hpp>
+#include <utility>
 #include <vector>
 
 #include "codec_support.hpp"
@@ -76,6 +77,43 @@ TEST_CASE("sub-planes, by hand", "[layout]") {
   CHECK(q5_1.part[2].row_bytes == 8);
   CHECK(q5_1.bytes == 152);
 
+  CHECK(q5_1.columns == 3);  // rows of 8 bytes stay whole
+
+  // 3 rows of 8 blocks: 384 bytes of quants; 32 bytes a row of fifth bits, two columns of 48; scales likewise.
+  const PlaneShape wide{Format::q5_1, Layout::split, 3, 256};
+  const auto columns = sub_planes(wide);
+  CHECK(columns.columns == 5);
+  CHECK(columns.part[0].row_bytes == 128);
+  CHECK(columns.part[0].columns == 1);
+  CHECK(columns.part[1].offset == 384);
+  CHECK(columns.part[1].row_bytes == 16);
+  CHECK(columns.part[1].columns == 2);
+  CHECK(columns.part[2].offset == 480);
+  CHECK(columns.part[2].columns == 2);
+  CHECK(columns.bytes == 576);
+  const auto runs = memra::segments(wide, 1, 2);
+  REQUIRE(runs.count == 5);
+  const std::array<std::array<std::size_t, 2>, 5> want{{{128, 256}, {400, 32}, {448, 32}, {496, 32}, {544, 32}}};
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    CHECK(runs[i].offset == want[i][0]);
+    CHECK(runs[i].bytes == want[i][1]);
+  }
+  // Block 5 of row 2, the only one that is not zeros: bytes 20 to 23 of 32, so the second column.
+  codec_test::HostPlane plane(wide);
+  std::vector<float> x(256);
+  memra::encode_row(plane.view, 2, x.data());
+  const auto before = plane.bytes;
+  for (std::size_t i = 0; i < 32; ++i)
+    x[160 + i] = static_cast<float>(i);  // 0 to 31: scale 1, offset 0, fifth bits of 16..31
+  memra::encode_row(plane.view, 2, x.data());
+  std::vector<std::size_t> changed;
+  for (std::size_t i = 384; i < 576; ++i) {
+    if (plane.bytes[i] != before[i]) changed.push_back(i);
+  }
+  // Fifth bits 16 to 31 are bytes 2 and 3 from 384 + 48 + 2 * 16 + 4 on; f16 1.0 is 0x3C00 at 480 + 48 + 32 + 4.
+  CHECK(changed == std::vector<std::size_t>{470, 471, 565});
+  CHECK(plane.bytes[565] == std::byte{0x3C});
+
   const auto q8_0 = sub_planes({Format::q8_0, Layout::split, 5, 32});
   CHECK(q8_0.count == 2);
   CHECK(q8_0.part[1].offset == 160);
@@ -100,15 +138,17 @@ TEST_CASE("B105 offsets beyond 32 bits", "[layout]") {
   CHECK(parts.part[1].offset == 8589934592U);
   CHECK(parts.bytes == 9126805504U);
   const auto run = memra::segments(shape, (std::size_t{1} << 23) - 1, 1);
-  CHECK(run.run[0].offset == 8589933568U);
-  CHECK(run.run[0].bytes == 1024);
-  CHECK(run.run[1].offset == 9126805440U);
-  CHECK(run.run[1].bytes == 64);
+  CHECK(run[0].offset == 8589933568U);
+  CHECK(run[0].bytes == 1024);
+  REQUIRE(run.count == 5);  // scales are 64 bytes a row: four columns
+  CHECK(run[1].offset == 8724152304U);
+  CHECK(run[4].offset == 9126805488U);
+  CHECK(run[4].bytes == 16);
   CHECK(memra::detail::checked_plane_bytes(shape).valid());
   CHECK(memra::detail::checked_plane_bytes(shape).value() == parts.bytes);
   // 3,728,270 rows of 576 cross 2^31 elements.
   const auto latent = memra::segments({Format::q8_0, Layout::blocks, 4000000, 576}, 3728270, 2);
-  CHECK(latent.run[0].offset == 2281701240U);
+  CHECK(latent[0].offset == 2281701240U);
 
   // The cursor of the last row, computed from a base that stands for memory nobody allocates.
   std::byte base{};
@@ -137,25 +177,26 @@ TEST_CASE("a plane that does not fit is reported, not wrapped", "[layout]") {
 
 TEST_CASE("segments cover every byte of a row range exactly once", "[layout]") {
   for (const Format f : memra::all_formats) {
-    for (const Layout layout : {Layout::blocks, Layout::split}) {
-      const PlaneShape shape{f, layout, 11, 96};
-      INFO(memra::to_string(f) << " " << memra::to_string(layout));
+    for (const auto& [layout, width] :
+         {std::pair<Layout, std::size_t>{Layout::blocks, 96}, {Layout::split, 96}, {Layout::split, 768}}) {
+      const PlaneShape shape{f, layout, 11, width};
+      INFO(memra::to_string(f) << " " << memra::to_string(layout) << " " << width);
       // Which bytes rows [3, 8) own: those that encoding them changes or may change.
       std::vector<int> owned(sub_planes(shape).bytes, 0);
       const auto runs = memra::segments(shape, 3, 5);
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < runs.count; ++i) {
-        bytes += runs.run[i].bytes;
-        for (std::size_t b = 0; b < runs.run[i].bytes; ++b) ++owned[runs.run[i].offset + b];
+        bytes += runs[i].bytes;
+        for (std::size_t b = 0; b < runs[i].bytes; ++b) ++owned[runs[i].offset + b];
       }
-      CHECK(bytes == 5 * memra::row_bytes(f, 96));
-      std::vector<float> x(96);
+      CHECK(bytes == 5 * memra::row_bytes(f, width));
+      std::vector<float> x(width);
       std::vector<bool> written(owned.size(), false);
       for (const std::byte fill : {std::byte{0x00}, std::byte{0xFF}}) {
         codec_test::HostPlane plane(shape);
         plane.bytes.assign(plane.bytes.size(), fill);
         for (std::size_t r = 3; r < 8; ++r) {
-          for (std::size_t i = 0; i < 96; ++i) x[i] = static_cast<float>(r * 96 + i) - 500.3F;
+          for (std::size_t i = 0; i < width; ++i) x[i] = static_cast<float>(r * width + i) - 500.3F;
           memra::encode_row(plane.view, r, x.data());
         }
         for (std::size_t b = 0; b < owned.size(); ++b) written[b] = written[b] || plane.bytes[b] != fill;
@@ -164,15 +205,15 @@ TEST_CASE("segments cover every byte of a row range exactly once", "[layout]") {
       // All rows: everything but the padding between sub-planes.
       const auto all = memra::segments(shape, 0, 11);
       std::size_t sum = 0;
-      for (std::size_t i = 0; i < all.count; ++i) sum += all.run[i].bytes;
-      CHECK(sum == 11 * memra::row_bytes(f, 96));
-      CHECK(memra::segments(shape, 11, 0).run[0].bytes == 0);
+      for (std::size_t i = 0; i < all.count; ++i) sum += all[i].bytes;
+      CHECK(sum == 11 * memra::row_bytes(f, width));
+      CHECK(memra::segments(shape, 11, 0)[0].bytes == 0);
     }
   }
 }
 
 TEST_CASE("both layouts hold the same blocks, read in whole or in part", "[layout][codec][identity]") {
-  constexpr std::size_t width = 160;
+  const std::size_t width = GENERATE(160U, 512U);  // split: rows of scales whole, in columns
   constexpr std::size_t rows = 9;
   const std::vector<float> x = codec_test::hostile_inputs(rows * width / 32, 5);
   for (const Format f : memra::all_formats) {
@@ -190,7 +231,8 @@ TEST_CASE("both layouts hold the same blocks, read in whole or in part", "[layou
     std::vector<float> whole(x.size());
     memra::decode(f, flat.data(), whole.data(), whole.size());
     for (std::size_t r = 0; r < rows; ++r) {
-      for (const auto& [first, n] : {std::pair<std::size_t, std::size_t>{0, 160}, {32, 96}, {128, 32}, {64, 0}}) {
+      for (const auto& [first, n] :
+           {std::pair<std::size_t, std::size_t>{0, width}, {32, 96}, {128, 32}, {64, 0}, {96, width - 96}}) {
         std::vector<float> a(n + 1, 42.0F);
         std::vector<float> b(n + 1, 42.0F);
         memra::decode_row(blocks.view, r, first, n, a.data());

@@ -124,7 +124,7 @@ TEST_CASE("attend reads planes whose first row is not row 0", "[ops][attend][ide
       memra_test::Plane& to = plane == 0 ? part.k : part.v;
       const memra::Segments a = memra::segments(from.view().shape, r, 1);
       const memra::Segments b = memra::segments(to.view().shape, r - s.base, 1);
-      std::memcpy(to.bytes().data() + b.run[0].offset, from.bytes().data() + a.run[0].offset, a.run[0].bytes);
+      std::memcpy(to.bytes().data() + b[0].offset, from.bytes().data() + a[0].offset, a[0].bytes);
     }
   }
   REQUIRE(same_bits(whole.run(120, 40), part.run(120, 40)));

@@ -20,12 +20,12 @@ inline std::size_t pitch_between(const std::byte* a, const std::byte* b) noexcep
   return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(b) - reinterpret_cast<std::uintptr_t>(a));
 }
 
-/// The block that saves most calls at the start of a batch. K and V planes and their sub-planes, layer after layer, are
-/// a period of up to 6; two kinds of layers in turn twice that.
+/// The block that saves most calls at the start of a batch. K and V planes and the columns of their sub-planes, layer
+/// after layer, are a period: 22 for eight heads of 128 in q8_0 and q5_1, and twice that for two kinds of layers in turn.
 /// @param longest  bytes that a pitch may have
 /// @pre n != 0
 inline CopyBlock copy_block(const CopyItem* items, std::size_t n, std::size_t longest) noexcept {
-  constexpr std::size_t longest_period = 16;
+  constexpr std::size_t longest_period = 64;
   CopyBlock best;
   for (std::size_t p = 1; p <= longest_period && 2 * p <= n; ++p) {
     const auto continues = [&](std::size_t row) {

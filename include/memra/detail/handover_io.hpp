@@ -62,7 +62,7 @@ struct HandoverIo {
     for (const StatePiece& p : state_pieces(plan, n)) {
       const PlanePlan& plane = plan.planes[p.plane];
       // conv and ssm of all layers lie one after another in the usual state slab: one run.
-      const bool joins = plane.slab == SlabKind::state && in_state;
+      const bool joins = p.joins || (plane.slab == SlabKind::state && in_state);
       in_state = plane.slab == SlabKind::state;
       pieces.push_back(
           {dev_of(plane.device), address(plan, p, slab), p.bytes, plane.layer, piece_name(plane.kind), joins});

@@ -88,18 +88,16 @@ struct RepackBody {
       const Segments to = segments(dst.shape, dst_row + item.x, 1);
       const Segments from = segments(src.shape, src_row + item.x, 1);
       for (std::size_t s = 0; s < from.count; ++s) {
-        std::memcpy(dst.data + to.run[s].offset, src.data + from.run[s].offset, from.run[s].bytes);
+        std::memcpy(dst.data + to[s].offset, src.data + from[s].offset, from[s].bytes);
       }
       return;
     }
-    const BlockCursor to = row_cursor<BlockCursor>(dst, dst_row + item.x, 0);
-    const ConstBlockCursor from = row_cursor<ConstBlockCursor>(src, src_row + item.x, 0);
     for (std::size_t b = 0; b < src.shape.width / f.block_elems; ++b) {
-      std::memcpy(to.quants + b * to.quant_stride, from.quants + b * from.quant_stride, f.quant_bytes);
-      if (f.fifth_bytes != 0) {
-        std::memcpy(to.fifths + b * to.fifth_stride, from.fifths + b * from.fifth_stride, f.fifth_bytes);
-      }
-      std::memcpy(to.scales + b * to.scale_stride, from.scales + b * from.scale_stride, f.scale_bytes);
+      const BlockCursor to = row_cursor<BlockCursor>(dst, dst_row + item.x, b);
+      const ConstBlockCursor from = row_cursor<ConstBlockCursor>(src, src_row + item.x, b);
+      std::memcpy(to.quants, from.quants, f.quant_bytes);
+      if (f.fifth_bytes != 0) std::memcpy(to.fifths, from.fifths, f.fifth_bytes);
+      std::memcpy(to.scales, from.scales, f.scale_bytes);
     }
   }
 };

@@ -19,14 +19,17 @@ constexpr std::size_t portable_groups(std::size_t width) noexcept {
   return (width + portable_group - 1) / portable_group;
 }
 
-/// Where the blocks of a plane are. Block b of row r has its quants at quants + r * quant_row + b * quant_stride, and
-/// so on. Formats without blocks have blocks of one element and quants only.
+static_assert(facts(Format::q5_1).fifth_bytes == facts(Format::q5_1).scale_bytes);
+
+/// Where the blocks of a plane are. Block b of row r has its quants at quants + r * quant_row + b * quant_stride; fifth
+/// bits and scales likewise, but a column further each 16 bytes. Formats without blocks have blocks of one element and
+/// quants only.
 template <class Byte, class Cursor>
 struct PortablePlane {
   Cursor first;  ///< of row 0
   std::size_t quant_row;
-  std::size_t fifth_row;
   std::size_t scale_row;
+  std::size_t column;  ///< distance of the columns of fifth bits, and of scales; column_bytes where rows are whole
   std::size_t rows;
   std::size_t base;
   std::size_t width;
@@ -43,7 +46,7 @@ struct PortablePlane {
     const SubPlanes parts = sub_planes(p.shape);
     quant_row = parts.part[0].row_bytes;
     scale_row = parts.part[parts.count - 1].row_bytes;
-    fifth_row = parts.count == max_sub_planes ? parts.part[1].row_bytes : scale_row;
+    column = scale_row == column_bytes ? rows * column_bytes : column_bytes;
   }
 
   /// As BasicPlaneView::holds.
@@ -56,14 +59,18 @@ struct PortablePlane {
     first.quants = other.first.quants;
     first.fifths = other.first.fifths;
     first.scales = other.first.scales;
+    column = other.column;
     rows = other.rows;
     base = other.base;
   }
 
   MEMRA_HD Cursor at(std::size_t row, std::size_t block) const noexcept {
+    // Fifth bits lie as their scales do.
+    const std::size_t byte = block * first.scale_stride;
+    const std::size_t narrow = row * scale_row + byte / column_bytes * column + byte % column_bytes;
     return {first.quants + row * quant_row + block * first.quant_stride,
-            first.fifths + row * fifth_row + block * first.fifth_stride,
-            first.scales + row * scale_row + block * first.scale_stride,
+            first.fifths + narrow,
+            first.scales + narrow,
             first.quant_stride,
             first.fifth_stride,
             first.scale_stride};

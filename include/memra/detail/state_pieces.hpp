@@ -15,6 +15,7 @@ struct StatePiece {
   std::size_t plane = 0;   ///< index in Plan::planes
   std::size_t offset = 0;  ///< bytes from the start of the plane
   std::size_t bytes = 0;
+  bool joins = false;  ///< short, and one of a sub-plane's columns: travels in one run with the piece before
 };
 
 /// Rows that a state of `n` tokens holds of a plane.
@@ -27,28 +28,34 @@ inline std::size_t first_kept(const PlanePlan& p, std::size_t n) noexcept {
   return p.window == 0 ? 0 : n - std::min(n, p.window - 1);
 }
 
-/// First the rows of n tokens of every plane of rows, one piece per sub-plane, of a ring the rows of the window at n,
-/// one piece per sub-plane and tile; then every conv and ssm whole; each in the order of the plan's planes. Two plans
-/// of one model give the same sizes in the same order, whatever their rows and placements: no ring splits a tile.
-/// Second buffers and what rounds keep carry nothing from step to step and are left out.
+/// First the rows of n tokens of every plane of rows, one piece per column of a sub-plane, of a ring the rows of the
+/// window at n, one piece per column and tile; then every conv and ssm whole; each in the order of the plan's planes.
+/// Two plans of one model give the same sizes in the same order, whatever their rows and placements: no ring splits a
+/// tile. Second buffers and what rounds keep carry nothing from step to step and are left out.
 /// @pre n <= plan.max_ctx
 inline std::vector<StatePiece> state_pieces(const Plan& plan, std::size_t n) {
   std::vector<StatePiece> pieces;
   for (std::size_t i = 0; i < plan.planes.size(); ++i) {
     const PlanePlan& p = plan.planes[i];
     if (p.slab != SlabKind::rows) continue;
-    for (std::size_t part = 0; part < sub_planes(p.shape).count; ++part) {
-      for (std::size_t row = first_kept(p, n); row < rows_at(p, n);) {
-        const std::size_t rows = p.window == 0 ? rows_at(p, n) : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
-        const Segment run = segments(p.shape, p.ring ? row % p.shape.rows : row, rows).run[part];
-        pieces.push_back({i, run.offset, run.bytes});
-        row += rows;
+    const SubPlanes parts = sub_planes(p.shape);
+    std::size_t run = 0;  // of a row range
+    for (std::size_t part = 0; part < parts.count; ++part) {
+      bool joins = false;
+      for (const std::size_t end = run + parts.part[part].columns; run < end; ++run) {
+        for (std::size_t row = first_kept(p, n); row < rows_at(p, n);) {
+          const std::size_t rows = p.window == 0 ? rows_at(p, n) : std::min(n, (row / ring_tile + 1) * ring_tile) - row;
+          const Segment at = segments(p.shape, p.ring ? row % p.shape.rows : row, rows)[run];
+          pieces.push_back({i, at.offset, at.bytes, joins});
+          joins = parts.part[part].columns != 1;
+          row += rows;
+        }
       }
     }
   }
   for (std::size_t i = 0; i < plan.planes.size(); ++i) {
     const PlanePlan& p = plan.planes[i];
-    if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload});
+    if (p.slab == SlabKind::state && p.payload != 0) pieces.push_back({i, 0, p.payload, false});
   }
   return pieces;
 }
@@ -69,7 +76,7 @@ inline std::size_t state_piece_count(const Plan& plan, std::size_t n) noexcept {
     if (p.slab != SlabKind::rows) continue;
     const std::size_t first = first_kept(p, n);
     const std::size_t tiles = p.window == 0 ? 1 : (n + ring_tile - 1) / ring_tile - first / ring_tile;
-    if (first < rows_at(p, n)) count += tiles * sub_planes(p.shape).count;
+    if (first < rows_at(p, n)) count += tiles * sub_planes(p.shape).columns;
   }
   return count;
 }

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/codec_scalar.hpp>
@@ -15,39 +16,42 @@ namespace memra::detail {
 
 /// Same bytes as the scalar codec.
 ///
-/// In both layouts the blocks of consecutive rows follow each other, so a call writes one run of blocks: no thread
-/// needs to know its row. Thread j of four holds elements 4j..4j+3 and 16+4j..16+4j+3, whose nibbles share bytes.
+/// Thread j of four holds elements 4j..4j+3 and 16+4j..16+4j+3, whose nibbles share bytes.
 /// Extremes are taken without regard to order; the cases where it matters (the first of equals lends its sign) are
 /// looked for and settled apart, as are NaN and infinities.
 struct CudaAppend {
   static constexpr unsigned block_threads = 128;
 
-  /// One plane, seen as a run of groups of 32 elements: blocks, or as many single elements.
+  /// One plane, in groups of 32 elements: blocks, or as many single elements.
   struct Target {
-    BlockCursor first;      ///< of the plane's first group; strides from group to group
+    PortableTarget to;      ///< a group further is a block further, in every format
     const float* in;        ///< [groups][32]
     std::int64_t base;      ///< stream row of the plane's first; 0 in a ring
-    std::int64_t limit;     ///< groups from there on that the stream may have
+    std::int64_t limit;     ///< rows from there on that the stream may have
     std::uint32_t per_row;  ///< groups of a row
-    std::uint32_t ring;     ///< rows of a ring; 0: none
-    std::uint32_t groups;   ///< of this call
-    Format format;
-    bool words;  ///< parts may be stored four bytes at a time
+    std::uint32_t shift;    ///< see row_of
+    std::uint32_t magic;
+    std::uint32_t ring;    ///< rows of a ring; 0: none
+    std::uint32_t groups;  ///< of this call
+    bool words;            ///< parts may be stored four bytes at a time
 
     Target(const PortableTarget& p, const float* x, const StepPos& at)
-        : first(p.first),
+        : to(p),
           in(x),
           base(p.ring ? 0 : static_cast<std::int64_t>(p.base)),
           limit(0),
           per_row(static_cast<std::uint32_t>(p.width / 32)),
+          shift(static_cast<std::uint32_t>(std::bit_width(per_row - 1))),
+          magic(static_cast<std::uint32_t>((((std::uint64_t{1} << shift) - per_row) << 32) / per_row + 1)),
           ring(p.ring ? static_cast<std::uint32_t>(p.rows) : 0),
           groups(static_cast<std::uint32_t>(at.rows * (p.width / 32))),
-          format(p.format),
           words(in_words(p)) {
       const std::size_t below = p.ring ? at.capacity : at.capacity < p.base ? 0 : at.capacity - p.base;
-      limit = static_cast<std::int64_t>((p.ring || below < p.rows ? below : p.rows) * per_row);
-      if (!has_blocks(p.format)) first.quant_stride *= 32;
+      limit = static_cast<std::int64_t>(p.ring || below < p.rows ? below : p.rows);
+      if (!has_blocks(p.format)) to.first.quant_stride *= 32;
     }
+    /// group / per_row, by a multiplication: exact below 2^31 (magic is 2^32 (2^shift / per_row - 1), rounded up).
+    __device__ std::uint32_t row_of(std::uint32_t group) const { return (__umulhi(group, magic) + group) >> shift; }
   };
 
   Target plane[2];
@@ -83,32 +87,26 @@ struct CudaAppend {
       x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
       x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
     }
+    const std::uint32_t row = p.row_of(group);
     const std::int64_t pos = *pos_d;
-    // Negative for rows below the plane's base: a group belongs to one row.
-    const std::int64_t to = (pos - p.base) * p.per_row + group;
-    const bool live = asked && pos >= 0 && to >= 0 && to < p.limit;
-    auto phys = static_cast<std::size_t>(live ? to : 0);
+    // Negative for rows below the plane's base.
+    std::int64_t phys = pos - p.base + row;
+    const bool live = asked && pos >= 0 && phys >= 0 && phys < p.limit;
     if (p.ring != 0 && live) {  // a call has no more rows than the ring
-      phys = std::size_t{static_cast<std::uint32_t>(pos) % p.ring} * p.per_row + group;
-      const std::size_t end = std::size_t{p.ring} * p.per_row;
-      if (phys >= end) phys -= end;
+      phys = std::int64_t{static_cast<std::uint32_t>(pos) % p.ring} + row;
+      if (phys >= p.ring) phys -= p.ring;
     }
     // NaN if any of the eight is NaN or infinite.
     float zero = 0.0F;
 #pragma unroll
     for (int i = 0; i < 8; ++i) zero = __fmaf_rn(x[i], 0.0F, zero);
     const bool odd = zero != zero;
-    if (has_blocks(p.format) && odd) {
+    if (has_blocks(p.to.format) && odd) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = block_input(x[i]);
     }
-    const BlockCursor c{p.first.quants + phys * p.first.quant_stride,
-                        p.first.fifths + phys * p.first.fifth_stride,
-                        p.first.scales + phys * p.first.scale_stride,
-                        0,
-                        0,
-                        0};
-    switch (p.format) {
+    const BlockCursor c = p.to.at(live ? static_cast<std::size_t>(phys) : 0, group - row * p.per_row);
+    switch (p.to.format) {
       case Format::q8_0:
         return q8_0(x, live, p.words, c);
       case Format::q5_1:
@@ -148,18 +146,14 @@ struct CudaAppend {
 
   /// Blocks of every format are an even number of bytes; rows of formats without blocks are stored up to 16 at a time.
   static bool stores(const PortableTarget& p) noexcept {
-    const std::size_t blocks = has_blocks(p.format) ? p.width / 32 : p.width;
-    const bool run = p.quant_row == blocks * p.first.quant_stride &&
-                     (!has_blocks(p.format) || p.scale_row == blocks * p.first.scale_stride) &&
-                     (p.format != Format::q5_1 || p.fifth_row == blocks * p.first.fifth_stride);
-    return run && reinterpret_cast<std::uintptr_t>(p.first.quants) % (has_blocks(p.format) ? 2 : 16) == 0;
+    return reinterpret_cast<std::uintptr_t>(p.first.quants) % (has_blocks(p.format) ? 2 : 16) == 0;
   }
 
   static bool in_words(const PortableTarget& p) noexcept {
     const bool pairs = p.format == Format::q5_1;  // its scales are pairs
     std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(p.first.quants) | p.quant_row | p.first.quant_stride;
     if (pairs) {
-      bits |= reinterpret_cast<std::uintptr_t>(p.first.fifths) | p.fifth_row | p.first.fifth_stride;
+      bits |= reinterpret_cast<std::uintptr_t>(p.first.fifths) | p.first.fifth_stride;
       bits |= reinterpret_cast<std::uintptr_t>(p.first.scales) | p.scale_row | p.first.scale_stride;
     }
     return bits % 4 == 0;

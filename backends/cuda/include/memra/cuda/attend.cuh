@@ -149,12 +149,11 @@ struct CudaAttend : CudaAttendAdd<Block> {
     at.k_element = at.kv_head * Base::dk;
     at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
     at.k_quants = KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
-    at.k_scales = KStage::scales_at + (at.warp * 16 + at.g) * KStage::scales_width +
-                  KStage::box_offset(at.k_element, KStage::scale_bytes);
+    at.k_scales = KStage::scales_at + KStage::word_at(at.warp * 16 + at.g, KStage::column_offset(at.k_element));
 #pragma unroll
     for (unsigned i = 0; i < groups; ++i) {
       const unsigned n = at.warp * groups + i;
-      const unsigned byte = VStage::box_offset(at.v_element, VStage::scale_bytes) + n * VStage::scale_bytes;
+      const unsigned byte = VStage::column_offset(at.v_element) + n * VStage::scale_bytes;
       at.v_quants[i] = KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
       at.v_scales[i] = KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U);
       at.v_fifths[i] = KStage::bytes + VStage::fifths_at + VStage::word_at(2 * at.t, byte);
@@ -178,7 +177,9 @@ struct CudaAttend : CudaAttendAdd<Block> {
       if (at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
       if (at.lane < boxes) {
         const AttendBox b = reinterpret_cast<const AttendBox*>(at.shared + boxes_at)[at.lane];
-        copy_box_async(to + b.to, b.map, b.x, static_cast<int>(step * step_keys - b.base), barrier);
+        const auto row = static_cast<int>(step * step_keys - b.base);
+        constexpr int words = KStage::row_words;
+        copy_box_async(to + b.to, b.map, b.columns ? row * words : b.at, b.columns ? b.at : row, barrier);
       }
     } else {
       if (step < end) {

@@ -38,7 +38,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// neighbours' too.
   __device__ bool wild_scales(const Place& at, std::uint32_t part) const {
     if constexpr (AttendFormat<VF>::blocks) {
-      constexpr unsigned width = VStage::scales_width;
+      constexpr unsigned width = VStage::scales_bytes / step_keys;
       const __half2 most =
           __floats2half2_rn(AttendFormat<VF>::most_scale,
                             VF == Format::q5_1 ? AttendFormat<VF>::most_offset : AttendFormat<VF>::most_scale);
@@ -84,7 +84,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// Keys [key, key + 32) of group i.
   __device__ void load_values(const Place& at, std::uint32_t part, unsigned i, unsigned key,
                               std::uint32_t (&a)[2][2][4]) const {
-    constexpr unsigned wide = VStage::scales_width;
+    constexpr unsigned wide = column_bytes;
     Values::template load<wide>(part + at.v_quants[i] + key * VStage::width, VStage::width,
                                 part + at.v_scales[i] + key * wide, part + at.v_fifths[i] + key * wide, at.v_upper[i],
                                 at.lane, a);
@@ -105,7 +105,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// V of keys whose values do not fit into halves, or are not finite: added one by one, in f32, to the columns that
   /// give them weight; then their scales become 0.
   __device__ void add_wild(const Place& at, std::uint32_t part, unsigned i, std::uint32_t weights, Sums& o) const {
-    constexpr unsigned wide = VStage::scales_width;
+    constexpr unsigned wide = column_bytes;
     const std::uint32_t scales = part + at.v_scales[i] - 2 * at.t * wide;
     for (unsigned first = 0; first < step_keys; first += 32) {
       const std::uint32_t word = load_shared_4(scales + (first + at.lane) * wide);
@@ -134,7 +134,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
 
   __device__ void add_one(const Place& at, std::uint32_t part, std::uint32_t weights, unsigned i, unsigned key,
                           Sums& o) const {
-    const unsigned offset = VStage::box_offset(at.v_element, VStage::scale_bytes);
+    const unsigned offset = VStage::column_offset(at.v_element);
     float x[4];  // tile, half
 #pragma unroll
     for (unsigned n = 0; n < 4; ++n) {

@@ -184,7 +184,7 @@ struct CudaAttendAny {
         float x[4];
         decode_4<VF, Split>(c, v_blocks ? d % 32 : 0, x);
         c.quants += v.quant_row;
-        c.fifths += v.fifth_row;
+        c.fifths += v.scale_row;
         c.scales += v.scale_row;
 #pragma unroll
         for (unsigned n = 0; n < Queries; n += 4) {

@@ -39,7 +39,7 @@ struct CudaAttendBlock {
   /// Shared memory of a multiprocessor, less what the system takes of each block.
   static constexpr std::size_t multiprocessor_bytes = 227 * 1024;
   /// Bytes of steps that a multiprocessor's blocks must have on their way.
-  static constexpr std::size_t enough_bytes = 60 * 1024;
+  static constexpr std::size_t enough_bytes = 64 * 1024;
   static constexpr bool k_bf16 = AttendFormat<KF>::bf16;
   static constexpr bool v_bf16 = AttendFormat<VF>::bf16;
   /// Halves that a query's element is the sum of: with the first alone bf16 would lose what planes of it have kept.

@@ -140,8 +140,8 @@ struct CudaAttendScore : Block {
       const unsigned byte = pair * pair_bytes;
       Keys::load((lane_keys + byte / KStage::width * step_keys * KStage::width) ^ (byte % KStage::width), a);
       if constexpr (AttendFormat<KF>::blocks) {
-        const std::uint32_t word = scales + pair * 4;
-        const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 8 * KStage::scales_width))};
+        const std::uint32_t word = scales + KStage::scale_at(pair * 4);
+        const __half2 d[2] = {half2_of(load_shared_4(word)), half2_of(load_shared_4(word + 8 * column_bytes))};
 #pragma unroll
         for (unsigned i = 0; i < 2; ++i) {
           top[i] = __hmax2(top[i], __habs2(d[i]));
@@ -207,7 +207,7 @@ struct CudaAttendScore : Block {
       for (unsigned n = 0; n < Base::dk; ++n) {  // n: place in the products' order
         const unsigned e = n / 32 * 32 + Keys::element(n / 16 % 2, n % 8 / 2, n / 8 % 2, n % 2);
         const __half w = queries[((n / 16 * Tiles + i / 4) * 2 + n / 8 % 2) * 64 + (2 * at.t + j % 2) * 8 + n % 8];
-        y = __fmaf_rn(__half2float(w), k.value(part, key, e, KStage::box_offset(at.k_element, KStage::scale_bytes)), y);
+        y = __fmaf_rn(__half2float(w), k.value(part, key, e, KStage::column_offset(at.k_element)), y);
       }
       x[i / 4][j] = y;
     }

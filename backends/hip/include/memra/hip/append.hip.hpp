@@ -97,7 +97,7 @@ struct HipAppend {
   static bool in_words(const PortableTarget& p) noexcept {
     std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(p.first.quants) | p.quant_row | p.first.quant_stride;
     if (p.format == Format::q5_1) {  // its scales are pairs
-      bits |= reinterpret_cast<std::uintptr_t>(p.first.fifths) | p.fifth_row | p.first.fifth_stride;
+      bits |= reinterpret_cast<std::uintptr_t>(p.first.fifths) | p.first.fifth_stride;
       bits |= reinterpret_cast<std::uintptr_t>(p.first.scales) | p.scale_row | p.first.scale_stride;
     }
     return bits % 4 == 0;
