@@ -24,31 +24,39 @@ struct CudaAppend {
 
   /// One plane, in groups of 32 elements: blocks, or as many single elements.
   struct Target {
-    PortableTarget to;      ///< a group further is a block further, in every format
-    const float* in;        ///< [groups][32]
-    std::int64_t base;      ///< stream row of the plane's first; 0 in a ring
-    std::int64_t limit;     ///< rows from there on that the stream may have
+    BlockCursor first;        ///< of row 0; strides from group to group
+    const float* in;          ///< [groups][32]
+    std::int64_t base;        ///< stream row of the plane's first; 0 in a ring
+    std::int64_t limit;       ///< rows from there on that the stream may have
+    std::int64_t column;      ///< as PortablePlane has it
+    std::uint32_t quant_row;  ///< bytes, as is the next
+    std::uint32_t scale_row;
     std::uint32_t per_row;  ///< groups of a row
     std::uint32_t shift;    ///< see row_of
     std::uint32_t magic;
     std::uint32_t ring;    ///< rows of a ring; 0: none
     std::uint32_t groups;  ///< of this call
-    bool words;            ///< parts may be stored four bytes at a time
+    Format format;
+    bool words;  ///< parts may be stored four bytes at a time
 
     Target(const PortableTarget& p, const float* x, const StepPos& at)
-        : to(p),
+        : first(p.first),
           in(x),
           base(p.ring ? 0 : static_cast<std::int64_t>(p.base)),
           limit(0),
+          column(static_cast<std::int64_t>(p.column)),
+          quant_row(static_cast<std::uint32_t>(p.quant_row)),
+          scale_row(static_cast<std::uint32_t>(p.scale_row)),
           per_row(static_cast<std::uint32_t>(p.width / 32)),
           shift(static_cast<std::uint32_t>(std::bit_width(per_row - 1))),
           magic(static_cast<std::uint32_t>((((std::uint64_t{1} << shift) - per_row) << 32) / per_row + 1)),
           ring(p.ring ? static_cast<std::uint32_t>(p.rows) : 0),
           groups(static_cast<std::uint32_t>(at.rows * (p.width / 32))),
+          format(p.format),
           words(in_words(p)) {
       const std::size_t below = p.ring ? at.capacity : at.capacity < p.base ? 0 : at.capacity - p.base;
       limit = static_cast<std::int64_t>(p.ring || below < p.rows ? below : p.rows);
-      if (!has_blocks(p.format)) to.first.quant_stride *= 32;
+      if (!has_blocks(p.format)) first.quant_stride *= 32;
     }
     /// group / per_row, by a multiplication: exact below 2^31 (magic is 2^32 (2^shift / per_row - 1), rounded up).
     __device__ std::uint32_t row_of(std::uint32_t group) const { return (__umulhi(group, magic) + group) >> shift; }
@@ -87,12 +95,18 @@ struct CudaAppend {
       x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
       x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
     }
+    // Nor does where a row's groups are.
     const std::uint32_t row = p.row_of(group);
+    const std::uint32_t block = group - row * p.per_row;
+    const std::uint32_t byte = block * static_cast<std::uint32_t>(p.first.scale_stride);
+    const auto of_column = static_cast<std::uint32_t>(column_bytes);
+    const std::int64_t quant = std::int64_t{block} * static_cast<std::uint32_t>(p.first.quant_stride);
+    const std::int64_t narrow = byte / of_column * p.column + byte % of_column;
     const std::int64_t pos = *pos_d;
     // Negative for rows below the plane's base.
     std::int64_t phys = pos - p.base + row;
     const bool live = asked && pos >= 0 && phys >= 0 && phys < p.limit;
-    if (p.ring != 0 && live) {  // a call has no more rows than the ring
+    if (p.ring != 0) {  // a call has no more rows than the ring
       phys = std::int64_t{static_cast<std::uint32_t>(pos) % p.ring} + row;
       if (phys >= p.ring) phys -= p.ring;
     }
@@ -101,12 +115,13 @@ struct CudaAppend {
 #pragma unroll
     for (int i = 0; i < 8; ++i) zero = __fmaf_rn(x[i], 0.0F, zero);
     const bool odd = zero != zero;
-    if (has_blocks(p.to.format) && odd) {
+    if (has_blocks(p.format) && odd) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = block_input(x[i]);
     }
-    const BlockCursor c = p.to.at(live ? static_cast<std::size_t>(phys) : 0, group - row * p.per_row);
-    switch (p.to.format) {
+    const std::int64_t to = narrow + phys * p.scale_row;
+    const BlockCursor c{p.first.quants + quant + phys * p.quant_row, p.first.fifths + to, p.first.scales + to, 0, 0, 0};
+    switch (p.format) {
       case Format::q8_0:
         return q8_0(x, live, p.words, c);
       case Format::q5_1:
