@@ -67,12 +67,17 @@ TEST_CASE("block formats give the golden bytes and values in the split layout", 
     const auto up16 = [](std::size_t n) { return (n + 15) / 16 * 16; };
     const std::size_t fifths_at = up16(blocks * fact.quant_bytes);
     const std::size_t scales_at = fact.fifth_bytes == 0 ? fifths_at : up16(fifths_at + blocks * fact.fifth_bytes);
+    // Columns of 16 bytes of each row: one of eight scales, two of four fifth bits or pairs.
+    const auto in_columns = [&](std::size_t b, std::size_t bytes) {
+      const std::size_t byte = b % 8 * bytes;
+      return (byte / 16 * rows + b / 8) * 16 + byte % 16;
+    };
     for (std::size_t b = 0; b < blocks; ++b) {
       const std::byte* from = golden.data() + b * fact.block_bytes;
-      std::memcpy(expected.data() + scales_at + b * fact.scale_bytes, from, fact.scale_bytes);
+      std::memcpy(expected.data() + scales_at + in_columns(b, fact.scale_bytes), from, fact.scale_bytes);
       from += fact.scale_bytes;
       if (fact.fifth_bytes != 0)
-        std::memcpy(expected.data() + fifths_at + b * fact.fifth_bytes, from, fact.fifth_bytes);
+        std::memcpy(expected.data() + fifths_at + in_columns(b, fact.fifth_bytes), from, fact.fifth_bytes);
       from += fact.fifth_bytes;
       std::memcpy(expected.data() + b * fact.quant_bytes, from, fact.quant_bytes);
     }

@@ -59,8 +59,8 @@ struct PortablePlane {
     first.quants = other.first.quants;
     first.fifths = other.first.fifths;
     first.scales = other.first.scales;
-    column = other.column;
     rows = other.rows;
+    column = scale_row == column_bytes ? rows * column_bytes : column_bytes;
     base = other.base;
   }
 
