@@ -105,6 +105,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @param dst  [row_bytes(format, n)] any alignment; must not overlap x
 /// @pre whole_blocks(format, n)
 [[gnu::noinline]] inline void encode(Format format, const float* x, std::byte* dst, std::size_t n) noexcept {
+  if (n == 0) return;  // nor is there a block to step into: the pointers may be null
   detail::with_format(format, [=]<Format F>() {
     detail::encode_blocks<F>(x, n / facts(F).block_elems, detail::blocks_cursor<detail::BlockCursor>(F, dst));
   });
@@ -116,6 +117,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @param y    [n] f32
 /// @pre whole_blocks(format, n)
 [[gnu::noinline]] inline void decode(Format format, const std::byte* src, float* y, std::size_t n) noexcept {
+  if (n == 0) return;  // nor is there a block to step into: the pointers may be null
   detail::with_format(format, [=]<Format F>() {
     detail::decode_blocks<F>(detail::blocks_cursor<detail::ConstBlockCursor>(F, src), n / facts(F).block_elems, y);
   });
