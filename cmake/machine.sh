@@ -11,6 +11,12 @@ cxx() {
   fi
 }
 
+# has_clang_runtime: what clang++ links under its sanitizers. Its package only recommends it.
+has_clang_runtime() { have clang++ && [ -e "$(clang++ -rtlib=compiler-rt -print-libgcc-file-name)" ]; }
+
+# sanitizer_cxx: the compiler under sanitizers, which clang++ compiles for in half the time.
+sanitizer_cxx() { if has_clang_runtime; then echo clang++; else cxx; fi; }
+
 # has_header NAME: the compiler finds <NAME>.
 has_header() {
   compiler=$(cxx)
@@ -23,6 +29,7 @@ lacking() {
     case $package in
       g++) [ -n "$(cxx)" ] || echo "$package" ;;
       clang) have clang++ || echo "$package" ;;
+      libclang-rt-*-dev) has_clang_runtime || echo "$package" ;;
       ninja-build) have ninja || echo "$package" ;;
       catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || echo "$package" ;;
       nlohmann-json3-dev) has_header nlohmann/json.hpp || echo "$package" ;;
@@ -91,11 +98,16 @@ uses() {
 
 jobs() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
 
-# configure BUILD_DIR PRESET [ARGUMENT...]: from the folder of the presets. Ninja and ccache where there are.
+# configure BUILD_DIR PRESET [ARGUMENT...]: from the folder of the presets; with the compiler above if the preset names
+# none. Ninja and ccache where there are.
 configure() {
   build_dir=$1
   preset=$2
   shift 2
+  case $preset in
+    release) set -- -DCMAKE_CXX_COMPILER="$(cxx)" "$@" ;;
+    asan | tsan) set -- -DCMAKE_CXX_COMPILER="$(sanitizer_cxx)" "$@" ;;
+  esac
   if have ninja && [ ! -f "$build_dir/Makefile" ]; then set -- -G Ninja "$@"; fi
   if have ccache; then set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"; fi
   cmake --preset "$preset" -B "$build_dir" "$@"

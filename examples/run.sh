@@ -17,8 +17,8 @@ log=$root/build/examples-build.log
 mkdir -p "$root/build"
 echo "== building the examples in $build"
 # The build's own words are of interest only when it fails.
-if ! (cd "$root" && configure "$build" release -DCMAKE_CXX_COMPILER="$(cxx)" \
-        -DMEMRA_BUILD_TESTS=OFF -DMEMRA_BUILD_BENCH=OFF -DMEMRA_WERROR=OFF &&
+if ! (cd "$root" && configure "$build" release -DMEMRA_BUILD_TESTS=OFF -DMEMRA_BUILD_BENCH=OFF \
+        -DMEMRA_WERROR=OFF &&
       cmake --build "$build" --parallel "$(jobs)") >"$log" 2>&1; then
   cat "$log" >&2
   echo "The examples could not be built; the compiler's words are above." >&2

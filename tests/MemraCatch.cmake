@@ -11,12 +11,12 @@ if(TARGET Catch2::Catch2WithMain AND Catch2_VERSION VERSION_GREATER_EQUAL 3)
   add_library(memra_catch_main INTERFACE)
   target_link_libraries(memra_catch_main INTERFACE Catch2::Catch2WithMain)
 else()
-  add_library(memra_catch_main STATIC "${CMAKE_CURRENT_LIST_DIR}/support/main.cpp")
+  add_library(memra_catch_main STATIC EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/support/main.cpp")
   target_link_libraries(memra_catch_main PUBLIC Catch2::Catch2)
   # Of the tests' standard: what the runner can print (string_view, byte) depends on it.
   target_compile_features(memra_catch_main PRIVATE cxx_std_20)
-  # Nobody debugs the runner, and at -O2 it takes longer to compile than all our tests.
-  target_compile_options(memra_catch_main PRIVATE -O0)
+  # Nobody debugs the runner, and at -O2 or under a sanitizer it takes longer to compile than many tests.
+  target_compile_options(memra_catch_main PRIVATE -O0 -fno-sanitize=all)
 endif()
 
 # memra_catch_program(<target> <file>...)
@@ -25,7 +25,7 @@ function(memra_catch_program target)
   memra_own_code(${target})
   # Most of a test's compile time is the library's templates: several files share them, and so each has its tests in a
   # namespace FILE_cpp.
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
   memra_third_party(${target} ${ARGN})
   target_link_libraries(${target} PRIVATE memra_catch_main)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")

@@ -41,37 +41,33 @@ leg() {
   legs="$legs $name"
 }
 
-main=$(cxx)
-leg release -DCMAKE_CXX_COMPILER="$main" -DMEMRA_BUILD_TESTS=ON -DMEMRA_BUILD_EXAMPLES=ON -DMEMRA_BUILD_BENCH=ON \
-  -DMEMRA_WERROR=ON -DMEMRA_TEST_MEMCHECK=ON
-case $("$main" --version) in
+leg release -DMEMRA_BUILD_TESTS=ON -DMEMRA_BUILD_EXAMPLES=ON -DMEMRA_BUILD_BENCH=ON -DMEMRA_WERROR=ON \
+  -DMEMRA_TEST_MEMCHECK=ON
+case $("$(cxx)" --version) in
   *clang*) notice "a second compiler: the main one is clang++ itself" ;;
   *) if have clang++; then leg clang; fi ;;
 esac
 
+if have clang++; then wish "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" >/dev/null; fi
+sanitizer=$(sanitizer_cxx)
 probe=$root/build/probe
+rm -f "$probe"
 echo 'int main() {}' >"$probe.cpp"
-if "$main" -fsanitize=address,undefined "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
-  leg asan -DCMAKE_CXX_COMPILER="$main"
+if "$sanitizer" -fsanitize=address,undefined "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
+  leg asan
 elif ASAN_OPTIONS=detect_leaks=0 "$probe" 2>/dev/null; then
   notice "the search for leaks: LeakSanitizer cannot trace here"
   export ASAN_OPTIONS=detect_leaks=0
-  leg asan -DCMAKE_CXX_COMPILER="$main"
+  leg asan
 else
-  notice "the sanitizers: $main cannot build or run with -fsanitize=address,undefined"
+  notice "the sanitizers: $sanitizer cannot build or run with -fsanitize=address,undefined"
 fi
-if "$main" -fsanitize=thread "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
-  leg tsan -DCMAKE_CXX_COMPILER="$main"
+if "$sanitizer" -fsanitize=thread "$probe.cpp" -o "$probe" 2>/dev/null && "$probe" 2>/dev/null; then
+  leg tsan
 else
-  notice "the race detector: $main cannot build or run with -fsanitize=thread"
+  notice "the race detector: $sanitizer cannot build or run with -fsanitize=thread"
 fi
-if have clang++; then
-  # clang's runtime library is only recommended by its package, and so not installed with it.
-  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$probe.cpp"
-  clang++ -fsanitize=fuzzer "$probe.cpp" -o "$probe" 2>/dev/null ||
-    install "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" || true
-  leg fuzz
-fi
+if have clang++; then leg fuzz; fi
 
 # The parts of a leg that its configure step left out, in its own words.
 for name in $legs; do

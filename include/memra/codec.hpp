@@ -105,6 +105,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @param dst  [row_bytes(format, n)] any alignment; must not overlap x
 /// @pre whole_blocks(format, n)
 [[gnu::noinline]] inline void encode(Format format, const float* x, std::byte* dst, std::size_t n) noexcept {
+  if (n == 0) return;  // nor is there a block to step into: the pointers may be null
   detail::with_format(format, [=]<Format F>() {
     detail::encode_blocks<F>(x, n / facts(F).block_elems, detail::blocks_cursor<detail::BlockCursor>(F, dst));
   });
@@ -116,6 +117,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @param y    [n] f32
 /// @pre whole_blocks(format, n)
 [[gnu::noinline]] inline void decode(Format format, const std::byte* src, float* y, std::size_t n) noexcept {
+  if (n == 0) return;  // nor is there a block to step into: the pointers may be null
   detail::with_format(format, [=]<Format F>() {
     detail::decode_blocks<F>(detail::blocks_cursor<detail::ConstBlockCursor>(F, src), n / facts(F).block_elems, y);
   });
@@ -127,6 +129,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @param phys_row  physical row (stream row - plane.base), below plane.phys_rows()
 /// @param x         [plane.shape.width] f32
 [[gnu::noinline]] inline void encode_row(const PlaneView& plane, std::size_t phys_row, const float* x) noexcept {
+  if (plane.shape.width == 0) return;  // as above
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
     detail::for_cursors(plane.shape, 0, plane.shape.width / elems, [&](std::size_t block, std::size_t n) {
@@ -143,6 +146,7 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
 /// @pre first and n are whole blocks; first + n <= plane.shape.width
 [[gnu::noinline]] inline void decode_row(const ConstPlaneView& plane, std::size_t phys_row, std::size_t first,
                                          std::size_t n, float* y) noexcept {
+  if (n == 0) return;
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
     const std::size_t from = first / elems;
