@@ -46,7 +46,7 @@ program() {
   esac
   # shellcheck disable=SC2086
   $cxx -std=c++20 -O0 $flags -w ${3:+-I"$3"} -I"$root/include" -I"$root/tests" \
-    "-DMEMRA_TEST_FIXTURES=\"$root/tests/fixtures\"" "$source" $main -o "$2" 2>"$work/errors"
+    -I"$root/tests/unit" "-DMEMRA_TEST_FIXTURES=\"$root/tests/fixtures\"" "$source" $main -o "$2" 2>"$work/errors"
 }
 # passes TEST PROGRAM
 passes() {
@@ -230,10 +230,12 @@ mutant cases:B102 'all layers on the first device' $core '*devices[stages[stage_
   '*devices[0].dev'
 mutant cases:B102 'snapshots lie on the first device' $c 'auto buffer = d.dev->alloc' \
   'auto buffer = core_->devices[0].dev->alloc'
-mutant 'cases:B105 rows' 'addresses of 32 bits' codec.hpp 'row * parts.part[0].row_bytes;' \
-  'static_cast<unsigned>(row * parts.part[0].row_bytes);'
-mutant layout_test:B105 'offsets of 32 bits' layout.hpp 'first * parts.part[i].row_bytes, n' \
-  'static_cast<unsigned>(first) * static_cast<unsigned>(parts.part[i].row_bytes), n'
+mutant 'cases:B105 rows' 'addresses of 32 bits' codec.hpp '(column * rows + row) * part.row_bytes' \
+  'static_cast<unsigned>((column * rows + row) * part.row_bytes)'
+mutant layout_test:B105 'offsets of 32 bits' layout.hpp '(i * rows + first) * part.row_bytes, n' \
+  'static_cast<unsigned>(i * rows + first) * static_cast<unsigned>(part.row_bytes), n'
+mutant layout_test:sub-planes 'columns lie a row short' codec.hpp '(column * rows + row)' '(column * (rows - 1) + row)'
+mutant 'layout_test:segments cover' 'a run of the first column for all' layout.hpp '(i * rows + first)' '(i / rows * rows + first)'
 mutant cases:B109 'a state changes its address' $c 'c.cut(c.len);' 'c.cut(c.len), c.stages[0].pos_d += 4;'
 mutant wrappers_on_caches:B111 'rows below a tail are not zero' dflash_kv.hpp 'kv->s_->zero_below(first)' \
   'kv->s_->zero_below(0)'

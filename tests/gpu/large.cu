@@ -77,8 +77,7 @@ Bytes rows_of(Gpu& dev, const memra::ConstPlaneView& plane, std::size_t first, s
   Bytes all;
   for (std::size_t i = 0; i < runs.count; ++i) {
     all.resize(all.size() + runs[i].bytes);
-    check(
-        dev.download(all.data() + all.size() - runs[i].bytes, plane.data + runs[i].offset, runs[i].bytes));
+    check(dev.download(all.data() + all.size() - runs[i].bytes, plane.data + runs[i].offset, runs[i].bytes));
   }
   return all;
 }

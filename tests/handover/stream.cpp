@@ -156,6 +156,30 @@ TEST_CASE("H3 few long pieces: one per sub-plane, one for all states, cut only a
   REQUIRE(says(memra::send_state(small, sender.cache, tag_of(), nullptr, 4097), ErrorKind::bad_argument, "4 KiB"));
 }
 
+TEST_CASE("H3 the columns of a sub-plane travel in one run", "[handover]") {
+  HostDev dev;
+  memra::AttentionSpec wide = attention_spec(Format::q8_0, Format::q5_1, Layout::split);
+  wide.head_dim_k = wide.head_dim_v = 128;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(wide), memra::full_attention(memra::windowed(wide, 40, 24))};
+  cfg.n_vocab = 16;
+  Prefilled<HostDev> sender({&dev}, {0, 2}, cfg, 200, 256);
+  TapeWriter writer;
+  REQUIRE(memra::send_state(writer, sender.cache, tag_of(), nullptr).ok());
+  // A row is 256 bytes of K's quants and 16 of scales, one column; 128 of V's quants, 32 of fifth bits and of scales,
+  // two columns each. The ring has rows 161 to 199: 31 of one tile and 8 of the next.
+  REQUIRE((std::vector<std::size_t>(writer.messages.begin() + 2, writer.messages.end()) ==
+           std::vector<std::size_t>{51200, 3200, 25600, 6400, 6400, 7936, 2048, 496, 128, 3968, 1024, 1248, 1248, 64}));
+  TapeReader reader(writer.tape);
+  auto target = target_of<HostDev>({&dev}, {0, 2}, cfg);
+  target.max_ctx = 512;  // columns lie further apart there
+  const auto got = memra::check(memra::receive_state(reader, target));
+  require_eq(image(got.cache), image(sender.cache));
+  memra_test::spoil(dev,
+                    got.cache.kv(1)->v.data + memra::sub_planes(got.cache.kv(1)->v.shape).part[2].offset + 16 * 40);
+  REQUIRE_FALSE((image(got.cache) == image(sender.cache)));
+}
+
 TEST_CASE("H4 a stream cut anywhere is refused", "[handover]") {
   Taped t;
   const Bytes& whole = t.writer.tape;

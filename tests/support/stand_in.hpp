@@ -320,8 +320,7 @@ inline Image straight(const memra::ModelConfig& cfg, const Tokens& tokens) {
           const memra::Segments runs = memra::segments(exact, first, tokens.size() - first);
           for (std::size_t i = 0; i < runs.count; ++i) {  // without the alignment between sub-planes
             const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(runs[i].offset);
-            image.parts.back().insert(image.parts.back().end(), at,
-                                      at + static_cast<std::ptrdiff_t>(runs[i].bytes));
+            image.parts.back().insert(image.parts.back().end(), at, at + static_cast<std::ptrdiff_t>(runs[i].bytes));
           }
         }
         ++attention;
@@ -434,7 +433,7 @@ inline memra::RecurrentSpec recurrent_spec(std::size_t d_conv = 4) {
 inline memra::ModelConfig hybrid_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
                                        memra::Layout layout = memra::Layout::blocks) {
   memra::AttentionSpec wide = attention_spec(k, v, layout);
-  wide.head_dim_v = 64;
+  wide.head_dim_v = layout == memra::Layout::split ? 256 : 64;  // wide enough for columns in every block format
   wide.window = 5;
   memra::AttentionSpec narrow = attention_spec(v, k, layout);
   narrow.n_heads = 1;

@@ -140,8 +140,7 @@ TEST_CASE("repack moves rows between layouts bit for bit", "[ops][repack][identi
         for (std::size_t row = 2; row < 8; ++row) {
           const memra::Segments s = memra::segments(a.view().shape, row, 1);
           for (std::size_t i = 0; i < s.count; ++i) {
-            REQUIRE(std::memcmp(a.bytes().data() + s[i].offset, back.bytes().data() + s[i].offset,
-                                s[i].bytes) == 0);
+            REQUIRE(std::memcmp(a.bytes().data() + s[i].offset, back.bytes().data() + s[i].offset, s[i].bytes) == 0);
           }
         }
         // Rows around the moved ones are untouched.

@@ -21,7 +21,8 @@ inline std::size_t pitch_between(const std::byte* a, const std::byte* b) noexcep
 }
 
 /// The block that saves most calls at the start of a batch. K and V planes and the columns of their sub-planes, layer
-/// after layer, are a period: 22 for eight heads of 128 in q8_0 and q5_1, and twice that for two kinds of layers in turn.
+/// after layer, are a period: 22 for eight heads of 128 in q8_0 and q5_1, and twice that for two kinds of layers in
+/// turn.
 /// @param longest  bytes that a pitch may have
 /// @pre n != 0
 inline CopyBlock copy_block(const CopyItem* items, std::size_t n, std::size_t longest) noexcept {
