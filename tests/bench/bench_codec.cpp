@@ -57,13 +57,16 @@ template <memra::Format F>
 bool matches_scalar(const Planes& plane, const std::vector<float>& x, const std::vector<float>& y) {
   Planes twin = make_plane(F, plane.view.shape.layout);
   std::vector<float> z(y.size());
+  const memra::ConstPlaneView read = twin.view;
+  constexpr std::size_t elems = memra::facts(F).block_elems;
   for (std::size_t r = 0; r < rows; ++r) {
-    const std::size_t blocks = width / memra::facts(F).block_elems;
-    memra::detail::scalar_encode_blocks<F>(x.data() + r * width, blocks,
-                                           memra::detail::row_cursor<memra::detail::BlockCursor>(twin.view, r, 0));
-    const memra::ConstPlaneView read = twin.view;
-    memra::detail::scalar_decode_blocks<F>(memra::detail::row_cursor<memra::detail::ConstBlockCursor>(read, r, 0),
-                                           blocks, z.data() + r * width);
+    for (std::size_t b = 0; b < width / elems; ++b) {  // by block: rows of a split plane lie in columns
+      const std::size_t at = r * width + b * elems;
+      memra::detail::scalar_encode_blocks<F>(x.data() + at, 1,
+                                             memra::detail::row_cursor<memra::detail::BlockCursor>(twin.view, r, b));
+      memra::detail::scalar_decode_blocks<F>(memra::detail::row_cursor<memra::detail::ConstBlockCursor>(read, r, b), 1,
+                                             z.data() + at);
+    }
   }
   return twin.bytes == plane.bytes && std::memcmp(z.data(), y.data(), z.size() * 4) == 0;
 }
