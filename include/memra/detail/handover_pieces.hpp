@@ -37,44 +37,56 @@ struct PlacedPiece {
 template <class Dev>
 Status checksum_by_kernel(Dev& dev, std::span<const PlacedPiece<Dev>> pieces, std::span<const std::size_t> mine,
                           std::span<std::uint64_t> sums) {
-  // Spans of one size, so that long and short pieces keep the device equally busy; enough lanes to fill a large GPU, if
-  // there is something to do for them.
-  constexpr std::size_t span_bytes = std::size_t{4} << 20;
-  constexpr std::size_t most_lanes = 2048;
-  constexpr std::size_t kept = 32;
-  std::vector<ChecksumSpan> spans;
-  std::vector<std::size_t> piece_of;
-  std::size_t lanes = 1;
+  // Long spans have lanes enough to fill a large GPU. Short ones, of which rings and narrow columns have tens of
+  // thousands, have few, whose sums need no fold: else those would take more memory than the state has.
+  constexpr std::size_t long_span = std::size_t{4} << 20;
+  constexpr std::size_t short_span = std::size_t{64} << 10;
+  constexpr std::size_t many = 2048;
+  constexpr std::size_t few = many * short_span / long_span;  // so that no lane has more to do than another
+  struct Part {
+    ChecksumSpan span;
+    std::size_t piece;
+  };
+  std::vector<Part> parts;
   for (const std::size_t i : mine) {
-    for (std::size_t done = 0; done < pieces[i].bytes; done += span_bytes) {
+    for (std::size_t done = 0; done < pieces[i].bytes; done += long_span) {
       const auto* at = reinterpret_cast<const std::uint8_t*>(pieces[i].at + done);
-      spans.push_back({at, std::min(span_bytes, pieces[i].bytes - done), done / 8});
-      lanes = std::min(std::max(lanes, static_cast<std::size_t>(spans.back().bytes) / sizeof(WordPair)), most_lanes);
-      piece_of.push_back(i);
+      parts.push_back({{at, std::min(long_span, pieces[i].bytes - done), done / 8}, i});
     }
   }
-  if (spans.empty()) return {};
+  if (parts.empty()) return {};
+  const auto shorter =
+      std::partition(parts.begin(), parts.end(), [](const Part& p) { return p.span.bytes > short_span; });
+  const auto n_long = static_cast<std::size_t>(shorter - parts.begin());
+  const std::size_t n_short = parts.size() - n_long;
+  std::vector<ChecksumSpan> spans;
+  for (const Part& p : parts) spans.push_back(p.span);
+
   auto table = dev.alloc(spans.size() * sizeof(ChecksumSpan));
   if (!table) return table.status();
-  auto all = dev.alloc(spans.size() * lanes * sizeof(std::uint64_t));
-  if (!all) return all.status();
-  auto few = dev.alloc(spans.size() * kept * sizeof(std::uint64_t));
-  if (!few) return few.status();
+  auto memory = dev.alloc((n_long * many + spans.size() * few) * sizeof(std::uint64_t));
+  if (!memory) return memory.status();
   if (Status s = dev.upload(table->data(), reinterpret_cast<const std::byte*>(spans.data()),
                             spans.size() * sizeof(ChecksumSpan));
       !s) {
     return s;
   }
   if (Status s = dev.synchronize(); !s) return s;  // the kernel follows the addresses that stand there
-  auto* wide = reinterpret_cast<std::uint64_t*>(all->data());
-  auto* narrow = reinterpret_cast<std::uint64_t*>(few->data());
   const auto* on_device = reinterpret_cast<const ChecksumSpan*>(table->data());
-  if (Status s = launch(dev, "checksum", {lanes, spans.size(), 1}, ChecksumBody{on_device, wide, lanes}); !s) return s;
-  const ChecksumFoldBody fold{wide, narrow, lanes, kept};
-  if (Status s = launch(dev, "checksum_fold", {kept, spans.size(), 1}, fold); !s) return s;
-  std::vector<std::uint64_t> parts(spans.size() * kept);
-  if (Status s = dev.download(reinterpret_cast<std::byte*>(parts.data()), few->data(), few->size()); !s) return s;
-  for (std::size_t i = 0; i < parts.size(); ++i) sums[piece_of[i / kept]] += parts[i];
+  auto* const wide = reinterpret_cast<std::uint64_t*>(memory->data());
+  std::uint64_t* const narrow = wide + n_long * many;
+  const ChecksumBody of_short{on_device + n_long, narrow + n_long * few, few};
+  if (Status s = launch(dev, "checksum", {many, n_long, 1}, ChecksumBody{on_device, wide, many}); !s) return s;
+  if (Status s = launch(dev, "checksum", {few, n_short, 1}, of_short); !s) return s;
+  if (Status s = launch(dev, "checksum_fold", {few, n_long, 1}, ChecksumFoldBody{wide, narrow, many, few}); !s)
+    return s;
+  std::vector<std::uint64_t> found(spans.size() * few);
+  if (Status s = dev.download(reinterpret_cast<std::byte*>(found.data()), reinterpret_cast<const std::byte*>(narrow),
+                              found.size() * sizeof(std::uint64_t));
+      !s) {
+    return s;
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) sums[parts[i / few].piece] += found[i];
   return {};
 }
 
