@@ -56,43 +56,49 @@ constexpr Cursor blocks_cursor(Format format, Byte* p) noexcept {
   return {p + f.scale_bytes + f.fifth_bytes, p + f.scale_bytes, p, f.block_bytes, f.block_bytes, f.block_bytes};
 }
 
-/// Blocks of a row whose parts lie at equal distances, from any multiple of so many on.
-constexpr std::size_t cursor_blocks(const PlaneShape& s) noexcept {
-  const SubPlanes parts = sub_planes(s);
-  const bool whole = parts.part[parts.count - 1].columns == 1;
-  return whole ? s.width / facts(s.format).block_elems : column_bytes / facts(s.format).scale_bytes;
-}
-
 /// Where byte `byte` of a row's part is.
 constexpr std::size_t part_offset(const SubPlane& part, std::size_t rows, std::size_t row, std::size_t byte) noexcept {
-  const std::size_t column = part.columns == 1 ? 0 : byte / part.row_bytes;
-  return part.offset + (column * rows + row) * part.row_bytes + (byte - column * part.row_bytes);
+  const std::size_t column = part.columns == 1 ? 0 : byte / column_bytes;
+  return part.offset + (column * rows + row) * part.row_bytes + (byte - column * column_bytes);
 }
 
-/// Cursor over the blocks of physical row `row`, from block `first_block` on, to the next multiple of cursor_blocks.
-template <class Cursor, class Byte>
-constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t first_block) noexcept {
+/// Calls `run` with a cursor over the blocks of physical row `row` from `first` on, `first`, and for how many blocks
+/// its strides hold, until block `end`: once, but a column of a split plane at a time.
+/// @param parts  the plane's
+template <class Cursor, class Byte, class Run>
+constexpr void for_cursors(const BasicPlaneView<Byte>& plane, const SubPlanes& parts, std::size_t row,
+                           std::size_t first, std::size_t end, const Run& run) noexcept {
   const FormatFacts f = facts(plane.shape.format);
-  const SubPlanes parts = sub_planes(plane.shape);
   const auto at = [&](std::size_t part, std::size_t block_bytes) {
-    return plane.data + part_offset(parts.part[part], plane.shape.rows, row, first_block * block_bytes);
+    return plane.data + part_offset(parts.part[part], plane.shape.rows, row, first * block_bytes);
   };
-  if (parts.count == 1) return blocks_cursor<Cursor>(plane.shape.format, at(0, f.block_bytes));
-  Byte* const scales = at(parts.count - 1, f.scale_bytes);
-  Byte* const fifths = f.fifth_bytes == 0 ? scales : at(1, f.fifth_bytes);
-  return {at(0, f.quant_bytes), fifths, scales, f.quant_bytes, f.fifth_bytes, f.scale_bytes};
-}
-
-/// Calls `run` with (first block, number of blocks) for blocks [first, end) of a row, a cursor's blocks at a time.
-template <class Run>
-constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t end, const Run& run) noexcept {
-  const std::size_t most = cursor_blocks(s);
+  if (parts.count == 1) return run(blocks_cursor<Cursor>(plane.shape.format, at(0, f.block_bytes)), first, end - first);
+  const std::size_t most = parts.part[parts.count - 1].columns == 1 ? end : column_bytes / f.scale_bytes;
   while (first < end) {
     const std::size_t left = most - first % most;
     const std::size_t n = left < end - first ? left : end - first;
-    run(first, n);
+    Byte* const scales = at(parts.count - 1, f.scale_bytes);
+    Byte* const fifths = f.fifth_bytes == 0 ? scales : at(1, f.fifth_bytes);
+    run(Cursor{at(0, f.quant_bytes), fifths, scales, f.quant_bytes, f.fifth_bytes, f.scale_bytes}, first, n);
     first += n;
   }
+}
+
+/// Cursor over one block of a physical row.
+template <class Cursor, class Byte>
+constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t block) noexcept {
+  Cursor r{};
+  const auto keep = [&](const Cursor& c, std::size_t, std::size_t) { r = c; };
+  for_cursors<Cursor>(plane, sub_planes(plane.shape), row, block, block + 1, keep);
+  return r;
+}
+
+/// The same plane, of a format that the compiler knows: what depends on it is worked out before a row is met.
+template <Format F, class Byte>
+constexpr BasicPlaneView<Byte> of_format(const BasicPlaneView<Byte>& plane) noexcept {
+  BasicPlaneView<Byte> r = plane;
+  r.shape.format = F;
+  return r;
 }
 
 }  // namespace detail
@@ -132,9 +138,11 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
   if (plane.shape.width == 0) return;  // as above
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
-    detail::for_cursors(plane.shape, 0, plane.shape.width / elems, [&](std::size_t block, std::size_t n) {
-      detail::encode_blocks<F>(x + block * elems, n, detail::row_cursor<detail::BlockCursor>(plane, phys_row, block));
-    });
+    const PlaneView p = detail::of_format<F>(plane);
+    detail::for_cursors<detail::BlockCursor>(p, sub_planes(p.shape), phys_row, 0, p.shape.width / elems,
+                                             [&](const detail::BlockCursor& to, std::size_t block, std::size_t blocks) {
+                                               detail::encode_blocks<F>(x + block * elems, blocks, to);
+                                             });
   });
 }
 
@@ -150,10 +158,12 @@ constexpr void for_cursors(const PlaneShape& s, std::size_t first, std::size_t e
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
     const std::size_t from = first / elems;
-    detail::for_cursors(plane.shape, from, from + n / elems, [&](std::size_t block, std::size_t blocks) {
-      detail::decode_blocks<F>(detail::row_cursor<detail::ConstBlockCursor>(plane, phys_row, block), blocks,
-                               y + (block - from) * elems);
-    });
+    const ConstPlaneView p = detail::of_format<F>(plane);
+    detail::for_cursors<detail::ConstBlockCursor>(
+        p, sub_planes(p.shape), phys_row, from, from + n / elems,
+        [&](const detail::ConstBlockCursor& at, std::size_t block, std::size_t blocks) {
+          detail::decode_blocks<F>(at, blocks, y + (block - from) * elems);
+        });
   });
 }
 
