@@ -72,9 +72,10 @@ constexpr std::size_t row_bytes(Format format, std::size_t n) noexcept {
 /// How the rows of a plane lie in memory.
 ///
 /// - `blocks`: ggml's interleaved order, row after row: [rows][width / block_elems] blocks.
-/// - `split`: one sub-plane per part, each row after row and each starting on a multiple of 16 bytes:
-///   quants [rows][width/32][32 or 16], then fifth bits [rows][width/32][4], then scales [rows][width/32][2 or 4].
-///   Formats without blocks have one sub-plane, equal to `blocks`.
+/// - `split`: one sub-plane per part, each starting on a multiple of 16 bytes: quants [rows][width/32][32 or 16], then
+///   fifth bits and scales, 4 and 2 (q5_1: 4) bytes a block, in columns of 16 bytes: [row's bytes / 16][rows][16], or
+///   [rows][row's bytes] where those are no multiple of 16. Formats without blocks have one sub-plane, equal to
+///   `blocks`. See layout.hpp.
 enum class Layout : std::uint8_t { blocks, split };
 
 constexpr std::string_view to_string(Layout layout) noexcept {
