@@ -180,6 +180,24 @@ TEST_CASE("H3 the columns of a sub-plane travel in one run", "[handover]") {
   REQUIRE_FALSE((image(got.cache) == image(sender.cache)));
 }
 
+TEST_CASE("H7 a header that no receiver takes is not sent", "[handover]") {
+  HostDev dev;
+  const auto cfg = hybrid_model();
+  Prefilled<HostDev> sender({&dev}, {0, cfg.layers.size()}, cfg);
+  memra::DflashKvTail<HostDev> tail;  // of many layers without rows
+  tail.dev = &dev;
+  tail.base = tail.len = handed_rows;
+  tail.row_bytes = 4;
+  tail.layers.resize(1000);
+  TapeWriter writer;
+  REQUIRE(memra::send_state(writer, sender.cache, tag_of(), &tail).ok());  // red arm
+  REQUIRE_FALSE(writer.tape.empty());
+  tail.layers.resize(HandoverHeader::most_bytes / 32);
+  TapeWriter silent;
+  REQUIRE(says(memra::send_state(silent, sender.cache, tag_of(), &tail), ErrorKind::bad_argument, "make a header of"));
+  REQUIRE(silent.tape.empty());
+}
+
 TEST_CASE("H4 a stream cut anywhere is refused", "[handover]") {
   Taped t;
   const Bytes& whole = t.writer.tape;

@@ -152,6 +152,11 @@ struct HandoverIo {
 
     const std::vector<std::byte> header = h.encode();
     const std::span<const std::byte> bytes(header);
+    if (header.size() - HandoverHeader::prelude_bytes > HandoverHeader::most_bytes) {
+      return Status::failure(ErrorKind::bad_argument, "send_state", 0, 0,
+                             "%zu pieces make a header of %zu bytes; expected at most %zu", h.pieces.size(),
+                             header.size() - HandoverHeader::prelude_bytes, HandoverHeader::most_bytes);
+    }
     HandoverLink<T> link(transport, h.message_bytes);
     if (Status s = link.send_host(bytes.first(HandoverHeader::prelude_bytes)); !s) return s;
     if (Status s = link.send_host(bytes.subspan(HandoverHeader::prelude_bytes)); !s) return s;
