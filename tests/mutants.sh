@@ -410,6 +410,8 @@ mutant late 'a kernel follows a table that got lost' detail/handover_pieces.hpp 
   'if (Status s = dev.synchronize(); !s) return s;' ''
 mutant 'lost_copies:who meets' 'a batch keeps a late failure to itself' round_batch.hpp 'm.core->noted(made.status())' \
   'made.status()'
+mutant 'lost_copies:who meets' 'a batch of attention does' attend_batch.hpp 'c->core_->noted(made.status())' \
+  'made.status()'
 mutant 'lost_copies:tables that kernels' 'tables of rounds may get lost' detail/round_state.hpp \
   'if (Status s = device.dev->synchronize(); !s) return s;' ''
 mutant 'lost_copies:tables that kernels' 'the table of a batch may get lost' round_batch.hpp \

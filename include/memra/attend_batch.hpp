@@ -42,25 +42,15 @@ class AttendBatch {
   /// @param caches     [n] different caches of one model: the same attention layers in geometry, formats and layouts,
   ///                   each on the same device object in all of them; their max_ctx may differ
   /// @param most_rows  most rows that a sequence has in a call; at least 1
-  /// @return bad_argument; out_of_memory; device_failure. Until set_rows every sequence has one row
+  /// @return bad_argument; out_of_memory; device_failure, which taints all of the caches if it is one of earlier work.
+  ///         Until set_rows every sequence has one row. Waits for the devices: kernels follow the tables
   static Result<AttendBatch> create(std::span<Cache<Dev>* const> caches, std::size_t most_rows) {
     if (Status s = check(caches, most_rows); !s) return s;
-    AttendBatch b(caches.size(), most_rows);
-    for (std::size_t il = 0; il < caches[0]->n_layer(); ++il) {
-      for (std::size_t nth = 0; caches[0]->kv(il, nth); ++nth) {
-        if (caches[0]->kv(il, nth)->spec.head_dim_v == 0) continue;  // keys of an indexer
-        std::vector<KvReadView> views;
-        for (const Cache<Dev>* c : caches) {
-          const std::optional<KvLayer> kv = c->kv(il, nth);
-          if (!kv) return refuse("a cache lacks an attention layer that the first one has");
-          if (&c->dev(il) != &caches[0]->dev(il)) return refuse("a layer is on different devices in two caches");
-          views.push_back(view_of(*kv, c->max_ctx()));
-        }
-        if (Status s = b.add(caches[0]->dev(il), il, nth, views); !s) return s;
-      }
+    auto made = of_caches(caches, most_rows);
+    if (!made) {
+      for (Cache<Dev>* const c : caches) static_cast<void>(c->core_->noted(made.status()).ok());
     }
-    if (b.tables_.empty()) return refuse("the caches have no attention layer; expected at least one");
-    return finish(std::move(b));
+    return made;
   }
 
   /// One layer of planes that an engine keeps by itself; it is layer 0.
@@ -169,6 +159,25 @@ class AttendBatch {
       }
     }
     return {};
+  }
+
+  static Result<AttendBatch> of_caches(std::span<Cache<Dev>* const> caches, std::size_t most_rows) {
+    AttendBatch b(caches.size(), most_rows);
+    for (std::size_t il = 0; il < caches[0]->n_layer(); ++il) {
+      for (std::size_t nth = 0; caches[0]->kv(il, nth); ++nth) {
+        if (caches[0]->kv(il, nth)->spec.head_dim_v == 0) continue;  // keys of an indexer
+        std::vector<KvReadView> views;
+        for (const Cache<Dev>* c : caches) {
+          const std::optional<KvLayer> kv = c->kv(il, nth);
+          if (!kv) return refuse("a cache lacks an attention layer that the first one has");
+          if (&c->dev(il) != &caches[0]->dev(il)) return refuse("a layer is on different devices in two caches");
+          views.push_back(view_of(*kv, c->max_ctx()));
+        }
+        if (Status s = b.add(caches[0]->dev(il), il, nth, views); !s) return s;
+      }
+    }
+    if (b.tables_.empty()) return refuse("the caches have no attention layer; expected at least one");
+    return finish(std::move(b));
   }
 
   static KvReadView view_of(const KvLayer& kv, std::size_t max_ctx) noexcept {

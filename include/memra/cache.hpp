@@ -29,6 +29,9 @@
 
 namespace memra {
 
+template <class Dev>
+class AttendBatch;
+
 /// State of one sequence, over one device or the stages of a pipeline.
 ///
 /// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
@@ -43,6 +46,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend struct detail::HandoverIo<Dev>;
   friend struct detail::SlabsOf<Dev>;
   friend class RoundBatch<Dev>;
+  friend class AttendBatch<Dev>;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 

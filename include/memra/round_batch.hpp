@@ -34,7 +34,8 @@ class RoundBatch {
  public:
   /// @param caches  [n] different caches that have paid for planes or stash, with as many stages, each on the same
   ///                device object in all of them; their shapes may differ
-  /// @return bad_argument; out_of_memory; device_failure, which taints all of the caches if it is one of earlier work
+  /// @return bad_argument; out_of_memory; device_failure, which taints all of the caches if it is one of earlier work.
+  ///         Waits for the devices: kernels follow the tables
   static Result<RoundBatch> create(std::span<Cache<Dev>* const> caches) {
     if (Status s = check(caches); !s) return s;
     RoundBatch b;

@@ -357,6 +357,7 @@ TEST_CASE("S5 who meets an asynchronous failure of a cache's work taints it: a h
     memra::check(other.synchronize());
     return memra::RoundBatch<Late>::create(std::vector<memra::Cache<Late>*>{&c}).status();
   });
+  meets([](auto& c) { return memra::AttendBatch<Late>::create(std::vector<memra::Cache<Late>*>{&c}, 2).status(); });
 }
 
 TEST_CASE("S5 tables that kernels follow are there when what made them says so", "[wrappers][handover][round]") {
