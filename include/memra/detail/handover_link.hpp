@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <memra/detail/copy_between.hpp>
+#include <memra/detail/copy_runs.hpp>
 #include <memra/detail/handover_pieces.hpp>
 #include <memra/detail/wire.hpp>
 #include <memra/error.hpp>
@@ -79,15 +80,7 @@ class HandoverLink {
     return each_message(pieces, [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
       if (runs.size() == 1 && reaches(*runs[0].dev)) return link_->send(runs[0].at, n);
       if (Status s = need(n); !s) return s;
-      std::byte* to = staged();
-      for (const Run<Dev>& r : runs) {
-        if constexpr (on_device) {
-          if (Status s = copy_between(link_->device(), to, *r.dev, r.at, r.bytes); !s) return s;
-        } else {
-          if (Status s = r.dev->download(to, r.at, r.bytes); !s) return s;
-        }
-        to += r.bytes;
-      }
+      if (Status s = stage<true>(runs); !s) return s;
       if (Status s = link_->send(staged(), n); !s) return s;
       return link_->flush();
     });
@@ -100,16 +93,7 @@ class HandoverLink {
       if (Status s = need(n); !s) return s;
       if (Status s = link_->receive(staged(), n); !s) return s;
       if (Status s = link_->flush(); !s) return s;
-      const std::byte* from = staged();
-      for (const Run<Dev>& r : runs) {
-        if constexpr (on_device) {
-          if (Status s = copy_between(*r.dev, r.at, link_->device(), from, r.bytes); !s) return s;
-        } else {
-          if (Status s = r.dev->upload(r.at, from, r.bytes); !s) return s;
-        }
-        from += r.bytes;
-      }
-      return {};
+      return stage<false>(runs);
     });
   }
 
@@ -157,6 +141,31 @@ class HandoverLink {
     std::byte* at;
     std::size_t bytes;
   };
+
+  /// A message's runs go to staging memory, or come from there; what is on the transport's own device in one call:
+  /// columns of a plane lie at equal distances.
+  template <bool Out, class Dev>
+  Status stage(std::span<const Run<Dev>> runs) {
+    std::byte* at = staged();
+    std::vector<CopyItem> here;
+    for (const Run<Dev>& r : runs) {
+      Status s;
+      if constexpr (!on_device) {
+        s = Out ? r.dev->download(at, r.at, r.bytes) : r.dev->upload(r.at, at, r.bytes);
+      } else if (reaches(*r.dev)) {
+        here.push_back(Out ? CopyItem{at, r.at, r.bytes} : CopyItem{r.at, at, r.bytes});
+      } else {
+        s = Out ? copy_between(link_->device(), at, *r.dev, r.at, r.bytes)
+                : copy_between(*r.dev, r.at, link_->device(), at, r.bytes);
+      }
+      if (!s) return s;
+      at += r.bytes;
+    }
+    if constexpr (on_device) {
+      if (!here.empty()) return copy_all(link_->device(), here.data(), here.size());
+    }
+    return {};
+  }
 
   /// Calls f(where, bytes) for every message. Both sides cut in the same places, which depend on nothing but the
   /// pieces: a run of pieces that join ends a message, and so does message_ bytes. Where the bytes of a message lie
