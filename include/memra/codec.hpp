@@ -73,7 +73,8 @@ constexpr void for_cursors(const BasicPlaneView<Byte>& plane, const SubPlanes& p
     return plane.data + part_offset(parts.part[part], plane.shape.rows, row, first * block_bytes);
   };
   if (parts.count == 1) return run(blocks_cursor<Cursor>(plane.shape.format, at(0, f.block_bytes)), first, end - first);
-  const std::size_t most = parts.part[parts.count - 1].columns == 1 ? end : column_bytes / f.scale_bytes;
+  const bool whole = f.scale_bytes == 0 || parts.part[parts.count - 1].columns == 1;
+  const std::size_t most = whole ? end : column_bytes / f.scale_bytes;
   while (first < end) {
     const std::size_t left = most - first % most;
     const std::size_t n = left < end - first ? left : end - first;
