@@ -156,7 +156,7 @@ struct CudaAppend {
 
   static bool fits(const PortableTarget& p, const float* x, std::size_t rows) noexcept {
     return stores(p) && p.width != 0 && p.width % 32 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0 &&
-           rows <= 0x7fffffffU / (p.width / 8) && (!p.ring || p.rows <= 0x7fffffffU);
+           rows <= 0x7fffffffU / (p.width / 8) && p.quant_row <= 0x7fffffffU && (!p.ring || p.rows <= 0x7fffffffU);
   }
 
   /// Blocks of every format are an even number of bytes; rows of formats without blocks are stored up to 16 at a time.
