@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <handover/prefilled.hpp>
 #include <memra/counting_dev.hpp>
+#include <memra/fault_dev.hpp>
 #include <memra/handover.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
@@ -22,12 +23,12 @@ using memra::Format;
 using Dev = memra::CountingDev<memra::HostDev>;
 
 /// A tape for memory of `dev`.
-template <class Tape>
+template <class Tape, class D = Dev>
 struct OnDevice : Tape {
   template <class... Args>
-  explicit OnDevice(Dev& d, const Args&... args) : Tape(args...), dev(&d) {}
-  Dev& device() const noexcept { return *dev; }
-  Dev* dev;
+  explicit OnDevice(D& d, const Args&... args) : Tape(args...), dev(&d) {}
+  D& device() const noexcept { return *dev; }
+  D* dev;
 };
 static_assert(memra::DeviceTransport<OnDevice<TapeWriter>, Dev>);
 
@@ -68,6 +69,41 @@ TEST_CASE("H3 columns on the transport's device are gathered by one call a messa
     REQUIRE((there.counters().calls(DevOp::copy_batch) == (by == &there ? gathered : 0)));
     require_eq(image(got.cache), image(sender.cache));
   }
+}
+
+TEST_CASE("H7 who has no memory to gather columns says so before a message of the state goes", "[handover]") {
+  using Short = memra::FaultDev<memra::HostDev>;
+  memra::AttentionSpec wide = attention_spec(Format::q8_0, Format::q8_0, memra::Layout::split);
+  wide.head_dim_k = wide.head_dim_v = 256;
+  memra::ModelConfig cfg;
+  cfg.layers = {memra::full_attention(wide), memra::no_state()};
+  cfg.n_vocab = 16;
+  Short dev;
+  Prefilled<Short> sender({&dev}, {0, 2}, cfg, 200, 256);
+  TapeWriter whole;
+  memra::check(memra::send_state(whole, sender.cache, tag_of(), nullptr));
+  // Prelude, header, and what is gathered: the third allocation of the transport's device.
+  for (const std::size_t nth : std::vector<std::size_t>{4, 3}) {  // red arm: there is no fourth
+    Short by;
+    memra::Fault f;
+    f.nth = nth;
+    f.op = memra::DevOp::alloc;
+    by.arm(f);
+    OnDevice<TapeReader, Short> reader(by, whole.tape);
+    auto target = target_of<Short>({&dev}, {0, 2}, cfg);
+    target.max_ctx = 256;
+    const auto got = memra::receive_state(reader, target);
+    REQUIRE(got.ok() == (nth == 4));
+    REQUIRE(reader.said.size() == (nth == 4 ? 512 : 256));
+    REQUIRE((reader.said[0] == std::byte{0}) == (nth == 4));
+  }
+  Short by;
+  memra::Fault f;
+  f.op = memra::DevOp::alloc;
+  by.arm(f);
+  OnDevice<TapeWriter, Short> writer(by);
+  REQUIRE_FALSE(memra::send_state(writer, sender.cache, tag_of(), nullptr).ok());
+  REQUIRE(writer.tape.empty());
 }
 
 }  // namespace

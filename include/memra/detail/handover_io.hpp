@@ -158,6 +158,7 @@ struct HandoverIo {
                              header.size() - HandoverHeader::prelude_bytes, HandoverHeader::most_bytes);
     }
     HandoverLink<T> link(transport, h.message_bytes);
+    if (Status s = link.template prepare<Dev>(pieces); !s) return s;
     if (Status s = link.send_host(bytes.first(HandoverHeader::prelude_bytes)); !s) return s;
     if (Status s = link.send_host(bytes.subspan(HandoverHeader::prelude_bytes)); !s) return s;
     if (Status s = link.receive_verdict("send_state"); !s) return s;
@@ -206,9 +207,10 @@ struct HandoverIo {
       tail.emplace(*std::move(made));
       add(pieces, *tail);
     }
+    link.set_message(header->message_bytes);
+    if (Status s = link.template prepare<Dev>(pieces); !s) return refused(s);
     if (Status s = link.send_verdict({}); !s) return s;
 
-    link.set_message(header->message_bytes);
     if (Status s = link.template receive<Dev>(pieces); !s) return s;
     if (Status s = unharmed(*header, pieces); !s) return refused(s);
     if (Status s = core.store_pos(header->pos); !s) return refused(s);

@@ -75,10 +75,22 @@ class HandoverLink {
     }
   }
 
+  /// Has the staging memory that these pieces will need: where there is none, that is known before a message goes.
+  template <class Dev>
+  Status prepare(std::span<const PlacedPiece<Dev>> pieces) {
+    std::size_t most = 0;
+    const auto look = [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
+      if (!direct(runs)) most = std::max(most, n);
+      return {};
+    };
+    if (Status s = each_message(pieces, look); !s) return s;
+    return need(most);
+  }
+
   template <class Dev>
   Status send(std::span<const PlacedPiece<Dev>> pieces) {
     return each_message(pieces, [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
-      if (runs.size() == 1 && reaches(*runs[0].dev)) return link_->send(runs[0].at, n);
+      if (direct(runs)) return link_->send(runs[0].at, n);
       if (Status s = need(n); !s) return s;
       if (Status s = stage<true>(runs); !s) return s;
       if (Status s = link_->send(staged(), n); !s) return s;
@@ -89,7 +101,7 @@ class HandoverLink {
   template <class Dev>
   Status receive(std::span<const PlacedPiece<Dev>> pieces) {
     return each_message(pieces, [&](std::span<const Run<Dev>> runs, std::size_t n) -> Status {
-      if (runs.size() == 1 && reaches(*runs[0].dev)) return link_->receive(runs[0].at, n);
+      if (direct(runs)) return link_->receive(runs[0].at, n);
       if (Status s = need(n); !s) return s;
       if (Status s = link_->receive(staged(), n); !s) return s;
       if (Status s = link_->flush(); !s) return s;
@@ -141,6 +153,12 @@ class HandoverLink {
     std::byte* at;
     std::size_t bytes;
   };
+
+  /// Whether a message goes from or to where it is.
+  template <class Dev>
+  bool direct(std::span<const Run<Dev>> runs) const noexcept {
+    return runs.size() == 1 && reaches(*runs[0].dev);
+  }
 
   /// A message's runs go to staging memory, or come from there; what is on the transport's own device in one call:
   /// columns of a plane lie at equal distances.
