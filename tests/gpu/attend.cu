@@ -190,6 +190,27 @@ TEST_CASE("every kernel once", "[attend]") {
   }
 }
 
+TEST_CASE("planes of fewer rows than a step has keys, in both layouts", "[attend]") {
+  memra::CudaDev dev = make_cuda();
+  memra::HostDev host;
+  for (KvShape s : tuned_shapes()) {
+    s.rows = 24;
+    // Four heads of 64 share a column of q8_0's or q4_0's scales; rows of three of 128 are not whole columns, those of
+    // q5_1 are, and threads copy both.
+    if (s.dk == 64) s.n_heads = 12, s.n_kv = 4;
+    if (s.dk == 128) s.n_heads = 6, s.n_kv = 3;
+    for (const L layout : std::array<L, 2>{L::blocks, L::split}) {
+      s.layout = layout;
+      INFO(name_of(s) << " " << memra::to_string(layout));
+      const AttendOn<memra::CudaDev> a(dev, s, 20, 9);
+      const AttendOn<memra::HostDev> b(host, s, 20, 9);
+      CHECK(rows_are_their_own(dev, a, 15, 5));
+      CHECK(distance(floats(a.run(dev, 15, 5)), doubles(floats(b.run(host, 15, 5)))) <
+            (s.v_format == F::bf16 ? 6e-3 : 1e-3));
+    }
+  }
+}
+
 TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
