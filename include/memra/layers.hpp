@@ -20,6 +20,7 @@ struct KvLayer {
   const std::int32_t* pos_d = nullptr;  ///< device: the stage's mirror of pos
   std::size_t first = 0;                ///< oldest row that a ring still holds; 0 for planes of max_ctx rows
 
+  /// Bytes of a row in all of its parts; only in `blocks` do rows follow each other at this distance (layout.hpp).
   std::size_t k_row_bytes() const noexcept { return row_bytes(spec.k_format, k.shape.width); }
   std::size_t v_row_bytes() const noexcept { return v ? row_bytes(spec.v_format, v.shape.width) : 0; }
 };
