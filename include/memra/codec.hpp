@@ -64,15 +64,18 @@ constexpr std::size_t part_offset(const SubPlane& part, std::size_t rows, std::s
 
 /// Calls `run` with a cursor over the blocks of physical row `row` from `first` on, `first`, and for how many blocks
 /// its strides hold, until block `end`: once, but a column of a split plane at a time.
-/// @param parts  the plane's
 template <class Cursor, class Byte, class Run>
-constexpr void for_cursors(const BasicPlaneView<Byte>& plane, const SubPlanes& parts, std::size_t row,
-                           std::size_t first, std::size_t end, const Run& run) noexcept {
+constexpr void for_cursors(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t first, std::size_t end,
+                           const Run& run) noexcept {
   const FormatFacts f = facts(plane.shape.format);
+  if (plane.shape.layout == Layout::blocks || f.block_elems == 1) {  // one part; the host's attention is here per key
+    const std::size_t block = row * (plane.shape.width / f.block_elems) + first;
+    return run(blocks_cursor<Cursor>(plane.shape.format, plane.data + block * f.block_bytes), first, end - first);
+  }
+  const SubPlanes parts = sub_planes(plane.shape);
   const auto at = [&](std::size_t part, std::size_t block_bytes) {
     return plane.data + part_offset(parts.part[part], plane.shape.rows, row, first * block_bytes);
   };
-  if (parts.count == 1) return run(blocks_cursor<Cursor>(plane.shape.format, at(0, f.block_bytes)), first, end - first);
   const bool whole = f.scale_bytes == 0 || parts.part[parts.count - 1].columns == 1;
   const std::size_t most = whole ? end : column_bytes / f.scale_bytes;
   while (first < end) {
@@ -90,7 +93,7 @@ template <class Cursor, class Byte>
 constexpr Cursor row_cursor(const BasicPlaneView<Byte>& plane, std::size_t row, std::size_t block) noexcept {
   Cursor r{};
   const auto keep = [&](const Cursor& c, std::size_t, std::size_t) { r = c; };
-  for_cursors<Cursor>(plane, sub_planes(plane.shape), row, block, block + 1, keep);
+  for_cursors<Cursor>(plane, row, block, block + 1, keep);
   return r;
 }
 
@@ -140,7 +143,7 @@ constexpr BasicPlaneView<Byte> of_format(const BasicPlaneView<Byte>& plane) noex
   detail::with_format(plane.shape.format, [&]<Format F>() {
     constexpr std::size_t elems = facts(F).block_elems;
     const PlaneView p = detail::of_format<F>(plane);
-    detail::for_cursors<detail::BlockCursor>(p, sub_planes(p.shape), phys_row, 0, p.shape.width / elems,
+    detail::for_cursors<detail::BlockCursor>(p, phys_row, 0, p.shape.width / elems,
                                              [&](const detail::BlockCursor& to, std::size_t block, std::size_t blocks) {
                                                detail::encode_blocks<F>(x + block * elems, blocks, to);
                                              });
@@ -161,7 +164,7 @@ constexpr BasicPlaneView<Byte> of_format(const BasicPlaneView<Byte>& plane) noex
     const std::size_t from = first / elems;
     const ConstPlaneView p = detail::of_format<F>(plane);
     detail::for_cursors<detail::ConstBlockCursor>(
-        p, sub_planes(p.shape), phys_row, from, from + n / elems,
+        p, phys_row, from, from + n / elems,
         [&](const detail::ConstBlockCursor& at, std::size_t block, std::size_t blocks) {
           detail::decode_blocks<F>(at, blocks, y + (block - from) * elems);
         });
