@@ -290,7 +290,7 @@ mutant 'hostile:scratch that does not fit' 'scratch wraps' detail/scratch.hpp 'r
 mutant 'hostile:C13' 'a sink assigned to itself' taps.hpp 'layer_ids_.swap(taken.layer_ids_);' \
   'layer_ids_ = std::move(other.layer_ids_);'
 mutant 'hostile:a step whose' 'the trunk moves before the rows are looked at' speculation.hpp \
-  'if (s_->step_rows == 0 || !opened(s_->step_rows)) return not_opened("advance");' 'if (s_->open_rows == 0) return not_opened("advance");'
+  'opened("advance", s_->step_rows)' 'opened("advance", s_->open_rows)'
 mutant 'hostile:a rollback the drafter' 'the trunk goes back alone' speculation.hpp \
   'if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;' ''
 
@@ -380,7 +380,7 @@ mutant round 'a replay is owed from behind the round' round.hpp 'if (!all) c.pos
 mutant round 'a draft row that failed is not owed' speculation.hpp 's_->owed = n;' ';'
 mutant round 'a draft does not follow a rollback' speculation.hpp 's_->draft->truncate(s_->trunk->len())' \
   's_->draft->truncate(s_->draft->len())'
-mutant round 'a round keeps its sink in the trunk' speculation.hpp 'if (!s_->sink) s_->sink = s_->trunk->take_taps();' ''
+mutant round 'a round keeps its sink in the trunk' speculation.hpp 's_->sink = std::exchange(*taps, std::nullopt);' ';'
 mutant round 'a batch that fails taints nobody' round_batch.hpp 'r->core_->taint("an earlier device failure");' '(void)r;'
 mutant round 'a batch reads the rows of one cache' round_batch.hpp 'c.rows_d = words + i;' 'c.rows_d = words;'
 mutant round 'who sits out a batch is committed' round_batch.hpp 'r == nullptr ? -1 :' 'r == nullptr ? 0 :'
@@ -408,10 +408,21 @@ mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->f
 mutant late 'a hand-over keeps a late failure to itself' $io 'core.noted(send(link' '(send(link'
 mutant late 'a kernel follows a table that got lost' detail/handover_pieces.hpp \
   'if (Status s = dev.synchronize(); !s) return s;' ''
-mutant 'lost_copies:who meets' 'a batch keeps a late failure to itself' round_batch.hpp 'm.core->noted(made.status())' \
+mutant 'lost_copies:who meets' 'a batch keeps a late failure to itself' round_batch.hpp 'b.members_.noted(made.status())' \
   'made.status()'
-mutant 'lost_copies:who meets' 'a batch of attention does' attend_batch.hpp 'c->core_->noted(made.status())' \
+mutant 'lost_copies:who meets' 'a batch of attention does' attend_batch.hpp 'members.noted(made.status())' \
   'made.status()'
+mutant 'late_reports:a call of a batch' 'row counts keep a late failure to themselves' attend_batch.hpp \
+  'starts); !s) return members_.noted(s);' 'starts); !s) return s;'
+mutant 'late_reports:a call of a batch' 'who catches up for a batch does' round_batch.hpp \
+  '!s) return members_.noted(s);' '!s) return s;'
+mutant 'late_reports:a call of a batch' 'who sits out is not told' round_batch.hpp \
+  'stage.rows, rows); !f) return members_.noted(f);' 'stage.rows, rows); !f) return f;'
+mutant 'late_reports:a call of a drafter' 'the drafter alone hears of it' speculation.hpp \
+  'static_cast<void>(core->noted(s).ok());' ';'
+mutant 'late_reports:a call of a drafter' 'the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
+mutant 'late_reports:beside an open step' 'the trunk moves, the draft refuses' speculation.hpp \
+  'if (Status s = draft_sound(call); !s) return s;' ''
 mutant 'lost_copies:tables that kernels' 'tables of rounds may get lost' detail/round_state.hpp \
   'if (Status s = device.dev->synchronize(); !s) return s;' ''
 mutant 'lost_copies:tables that kernels' 'the table of a batch may get lost' round_batch.hpp \

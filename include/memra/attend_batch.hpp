@@ -8,6 +8,7 @@
 #include <memra/batch_views.hpp>
 #include <memra/cache.hpp>
 #include <memra/detail/attend_sequence.hpp>
+#include <memra/detail/batch_members.hpp>
 #include <memra/detail/scratch.hpp>
 #include <memra/detail/store_values.hpp>
 #include <memra/error.hpp>
@@ -46,10 +47,11 @@ class AttendBatch {
   ///         Until set_rows every sequence has one row. Waits for the devices: kernels follow the tables
   static Result<AttendBatch> create(std::span<Cache<Dev>* const> caches, std::size_t most_rows) {
     if (Status s = check(caches, most_rows); !s) return s;
+    detail::BatchMembers<Dev> members;
+    for (Cache<Dev>* const c : caches) members.add(*c->core_);
     auto made = of_caches(caches, most_rows);
-    if (!made) {
-      for (Cache<Dev>* const c : caches) static_cast<void>(c->core_->noted(made.status()).ok());
-    }
+    if (!made) return members.noted(made.status());
+    made->members_ = std::move(members);
     return made;
   }
 
@@ -73,7 +75,8 @@ class AttendBatch {
   /// row counts up to that may differ from those of the capture.
   /// @param rows       [size()]; 0: it sits the calls out, and has no row in q and out
   /// @param pos_bound  no sequence is at a position beyond: calls are launched for fewer keys than planes hold
-  /// @return bad_argument (nothing has changed); device_failure (row counts are undefined: set them again)
+  /// @return bad_argument (nothing has changed); device_failure: row counts are undefined, set them again. One of
+  ///         earlier work taints all of the caches that are still there
   Status set_rows(std::span<const std::size_t> rows, std::size_t pos_bound = anywhere) {
     if (rows.size() != n_) return refuse("another number of row counts than sequences");
     std::vector<std::int32_t> starts(1);
@@ -90,7 +93,7 @@ class AttendBatch {
       longest = std::max(longest, r);
     }
     for (const Part& part : parts_) {
-      if (Status s = detail::store_values(*part.dev, part.starts, starts); !s) return s;
+      if (Status s = detail::store_values(*part.dev, part.starts, starts); !s) return members_.noted(s);
     }
     rows_ = longest;
     pos_bound_ = pos_bound;
@@ -281,6 +284,7 @@ class AttendBatch {
   std::size_t pos_bound_ = anywhere;
   std::vector<Table> tables_;
   std::vector<Part> parts_;
+  detail::BatchMembers<Dev> members_;  ///< none: planes that an engine keeps by itself
 };
 
 }  // namespace memra

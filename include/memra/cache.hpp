@@ -29,9 +29,6 @@
 
 namespace memra {
 
-template <class Dev>
-class AttendBatch;
-
 /// State of one sequence, over one device or the stages of a pipeline.
 ///
 /// At rest every attention layer holds rows [0, pos) and every recurrent layer the state after pos tokens. All calls
@@ -46,7 +43,10 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   friend struct detail::HandoverIo<Dev>;
   friend struct detail::SlabsOf<Dev>;
   friend class RoundBatch<Dev>;
-  friend class AttendBatch<Dev>;
+  template <class D>
+  friend class AttendBatch;
+  template <class D>
+  friend class Speculation;
   static_assert(check_kv_dev<Dev>());
   using Core = detail::CacheCore<Dev>;
 

@@ -31,6 +31,8 @@ namespace memra {
 /// may hold the kernels between them, not them.
 template <class Dev>
 class DflashKv {
+  template <class D>
+  friend class Speculation;
   static_assert(check_kv_dev<Dev>());
 
   using State = detail::DraftStore<Dev>;  // on the heap, so that Rows and addresses survive a move of the cache

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <memra/cache.hpp>
+#include <memra/detail/batch_members.hpp>
 #include <memra/detail/cache_core.hpp>
 #include <memra/detail/round_state.hpp>
 #include <memra/detail/store_values.hpp>
@@ -39,14 +39,11 @@ class RoundBatch {
   static Result<RoundBatch> create(std::span<Cache<Dev>* const> caches) {
     if (Status s = check(caches); !s) return s;
     RoundBatch b;
-    for (const Cache<Dev>* c : caches) b.members_.push_back({c->core_.get(), c->core_->life});
-    const Core& first = *b.members_[0].core;
+    for (const Cache<Dev>* c : caches) b.members_.add(*c->core_);
+    const Core& first = *b.members_[0];
     for (std::size_t s = 0; s < first.stages.size(); ++s) {
       auto made = b.make_stage(s);
-      if (!made) {
-        for (const Member& m : b.members_) static_cast<void>(m.core->noted(made.status()).ok());
-        return made.status();
-      }
+      if (!made) return b.members_.noted(made.status());
       b.stages_.push_back(*std::move(made));
     }
     return b;
@@ -60,7 +57,8 @@ class RoundBatch {
   ///                where a cache sits out
   /// @param accept  [size()]; what belongs to a nullptr is not read
   /// @return as Round::commit, for the first round that is refused: nothing has changed then. A device failure taints
-  ///         every cache that takes part
+  ///         every cache that takes part, one of earlier work also those that sit out; one in catching up that is not
+  ///         of earlier work has changed nothing
   Status commit(std::span<Round<Dev>* const> rounds, std::span<const std::size_t> accept) {
     if (Status s = check(rounds); !s) return s;
     if (accept.size() != size()) return refuse("another number of accept lengths than caches");
@@ -75,7 +73,7 @@ class RoundBatch {
     }
     for (std::size_t i = 0; i < size(); ++i) {
       if (rounds[i] == nullptr) continue;
-      if (Status s = detail::catch_up(*members_[i].core); !s) return s;
+      if (Status s = detail::catch_up(*members_[i]); !s) return members_.noted(s);
     }
     return run(rounds, values, {}, [&](std::size_t i) { rounds[i]->committed(accept[i]); });
   }
@@ -92,10 +90,6 @@ class RoundBatch {
   }
 
  private:
-  struct Member {
-    Core* core;
-    std::weak_ptr<const bool> life;
-  };
   struct Stage {
     Dev* dev;
     typename Dev::Buffer memory;  // [n] RoundCommit, then [n] rows, then [n] accept lengths
@@ -136,7 +130,7 @@ class RoundBatch {
 
   Result<Stage> make_stage(std::size_t s) const {
     const std::size_t n = members_.size();
-    Dev* dev = device(*members_[0].core, s);
+    Dev* dev = device(*members_[0], s);
     auto memory = dev->alloc(n * (sizeof(RoundCommit) + 2 * sizeof(std::int32_t)));
     if (!memory) return memory.status();
     std::byte* const at = memory->data();
@@ -144,7 +138,7 @@ class RoundBatch {
     std::vector<RoundCommit> table;
     RoundCommit size;
     for (std::size_t i = 0; i < n; ++i) {
-      RoundCommit c = members_[i].core->stages[s].commit;
+      RoundCommit c = members_[i]->stages[s].commit;
       c.rows_d = words + i;
       c.accept_d = words + n + i;
       table.push_back(c);
@@ -167,7 +161,7 @@ class RoundBatch {
     for (std::size_t i = 0; i < size(); ++i) {
       if (rounds[i] == nullptr) continue;
       if (Status s = rounds[i]->ready("RoundBatch"); !s) return s;
-      if (rounds[i]->core_ != members_[i].core || members_[i].life.expired()) {
+      if (rounds[i]->core_ != members_[i]) {
         return refuse("a round is of another cache than the batch has in its place");
       }
       if (first == nullptr) first = rounds[i];
@@ -190,22 +184,22 @@ class RoundBatch {
     }
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];
-      if (Status f = detail::store_values(*stage.dev, stage.rows, rows); !f) return f;
-      if (Status f = detail::store_values(*stage.dev, stage.accept, accept); !f) return f;
+      if (Status f = detail::store_values(*stage.dev, stage.rows, rows); !f) return members_.noted(f);
+      if (Status f = detail::store_values(*stage.dev, stage.accept, accept); !f) return members_.noted(f);
       RoundCommit launch = stage.size;
       launch.mode = mode;
       launch.accept_d = accept_d.empty() ? nullptr : accept_d[s];
-      if (Status f = Round<Dev>::queue(*stage.dev, launch, stage.table, size()); !f) return f;
+      if (Status f = Round<Dev>::queue(*stage.dev, launch, stage.table, size()); !f) return members_.noted(f);
     }
     for (std::size_t i = 0; i < size(); ++i) {
       if (rounds[i] == nullptr) continue;
       done(i);
-      members_[i].core->tainted = false;
+      members_[i]->tainted = false;
     }
     return {};
   }
 
-  std::vector<Member> members_;
+  detail::BatchMembers<Dev> members_;
   std::vector<Stage> stages_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <memra/cache.hpp>
 #include <memra/cache_types.hpp>
+#include <memra/detail/cache_core.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/error.hpp>
 #include <memra/round.hpp>
@@ -57,9 +58,24 @@ Accepted accept_greedy(std::span<const std::int32_t> block, std::span<const std:
 /// has moved and level() is false until repair(): its rows are written and only have to be counted. If it fails in
 /// open_rows, where a ring makes room, repair() and open_rows again.
 ///
-/// Refers to the caches, which must outlive it and be moved by it alone while it is used. A moved-from one refuses.
+/// A device failure of earlier work (Status::asynchronous) may be one of either's: whichever call reports it taints
+/// both.
+///
+/// Refers to the caches, which must be there and be moved by it alone while it is used. Destroyed, in the middle of a
+/// step or round too, it gives the round up and leaves the trunk untapped; tap views are over with it. A moved-from one
+/// refuses.
 template <class Dev>
 class Speculation {
+  /// Where its own sink is while a trunk has it. The trunk may be gone by now, have it no more, or have another.
+  struct ArmedTaps {
+    detail::CacheCore<Dev>* core = nullptr;
+    std::weak_ptr<const bool> life = {};
+    const float* rows = nullptr;
+
+    std::optional<DflashTapSink<Dev>>* in_trunk() const noexcept {
+      return !life.expired() && core->taps && core->taps->data() == rows ? &core->taps : nullptr;
+    }
+  };
   struct State {
     Cache<Dev>* trunk;
     DflashKv<Dev>* draft;
@@ -67,12 +83,23 @@ class Speculation {
     std::size_t hidden;
     std::size_t most_rows;
     std::optional<DflashTapSink<Dev>> sink = {};  // empty while it is armed in the trunk
+    ArmedTaps armed = {};
     std::optional<Round<Dev>> round = {};
     std::int32_t pending = 0;
     std::size_t step_rows = 0;  // of the open step or round
     std::size_t open_rows = 0;  // draft rows opened for it
     std::size_t owed = 0;       // written draft rows whose commit failed
     bool moving = false;        // the draft's ring could not be moved to the end
+
+    State(Cache<Dev>& t, DflashKv<Dev>& d, std::vector<std::size_t> layers, std::size_t n, std::size_t rows)
+        : trunk(&t), draft(&d), tap_layers(std::move(layers)), hidden(n), most_rows(rows) {}
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    /// A trunk that is left behind is not tapped: nobody would take the rows, and it would have no place for more.
+    ~State() {
+      round.reset();
+      if (auto* const taps = armed.in_trunk(); taps != nullptr) taps->reset();
+    }
   };
 
  public:
@@ -86,16 +113,19 @@ class Speculation {
 
   /// @param tap_layers  trunk layers in the drafter's slot order   @param hidden  elements of the residual stream
   /// @param most_rows   most rows of one step or round
-  /// @return bad_state unless both caches stand at one position; as DflashTapSink::create
+  /// @return bad_state unless both caches stand at one position, or for a moved-from one; as DflashTapSink::create
   static Result<Speculation> create(Cache<Dev>& trunk, DflashKv<Dev>& draft, std::vector<std::size_t> tap_layers,
                                     std::size_t hidden, std::size_t most_rows) {
-    Speculation s(std::make_unique<State>(State{&trunk, &draft, std::move(tap_layers), hidden, most_rows}));
+    if (trunk.n_stages() == 0 || draft.cap() == 0) {
+      return Status::failure(ErrorKind::bad_state, "Speculation::create", 0, 0, "a cache is empty (moved-from)");
+    }
+    Speculation s(std::make_unique<State>(trunk, draft, std::move(tap_layers), hidden, most_rows));
     if (Status f = s.at_rest("Speculation::create"); !f) return f;
-    if (Status f = s.make_sink(); !f) return f;
+    if (Status f = s.make_sink(); !f) return s.noted(f);
     return s;
   }
 
-  /// @pre not moved-from, as for draft, pos and level
+  /// @pre not moved-from, as for draft, pos, level, pending and set_pending
   Cache<Dev>& trunk() const noexcept { return *s_->trunk; }
   DflashKv<Dev>& draft() const noexcept { return *s_->draft; }
   std::size_t pos() const noexcept { return s_->trunk->pos(); }
@@ -106,25 +136,28 @@ class Speculation {
   void set_pending(std::int32_t token) noexcept { s_->pending = token; }
 
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
+  /// @return as Cache::begin_step; bad_state also while the two caches stand apart, the draft is tainted, or another
+  /// tap
+  ///         sink is armed in the trunk
   Result<Step<Dev>> begin_step(std::size_t rows) {
-    if (Status s = begin("begin_step", rows); !s) return s;
+    if (Status s = begin("begin_step", rows); !s) return noted(s);
     auto step = s_->trunk->begin_step(rows);
     if (!step) {
       take_sink();
-    } else {
-      s_->step_rows = rows;
+      return noted(step.status());
     }
+    s_->step_rows = rows;
     return step;
   }
 
   /// A round of `rows` tokens, the pending one and the drafts, tapped. Ends with commit or abandon.
-  /// @return the open round's step
+  /// @return the open round's step; as begin_step, as Cache::begin_round
   Result<Step<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) {
-    if (Status s = begin("begin_round", rows); !s) return s;
+    if (Status s = begin("begin_round", rows); !s) return noted(s);
     auto round = s_->trunk->begin_round(rows, by);
     if (!round) {
       take_sink();
-      return round.status();
+      return noted(round.status());
     }
     s_->round.emplace(*std::move(round));
     s_->step_rows = rows;
@@ -139,7 +172,7 @@ class Speculation {
   /// Draft rows of the first `n` tokens of the open step or round, after the trunk has left its taps.
   Result<Feed> open_rows(std::size_t n) {
     if (Status s = usable("open_rows"); !s) return s;
-    const DflashTapSink<Dev>* taps = s_->trunk->dflash_taps();
+    const auto* const taps = s_->armed.in_trunk();
     if (taps == nullptr || s_->draft->len() != s_->trunk->pos() || n > s_->step_rows) {
       return Status::failure(ErrorKind::bad_state, "open_rows", 0, 0,
                              "no tapped step of %zu rows is open at the draft's length %zu", n, s_->draft->len());
@@ -147,17 +180,17 @@ class Speculation {
     auto rows = s_->draft->begin_rows(n);
     if (!rows) {
       s_->moving = s_->draft->tainted() && !rows.status().asynchronous();
-      return rows.status();
+      return noted(rows.status());
     }
     s_->open_rows = n;
-    return Feed{*rows, taps->data()};
+    return Feed{*rows, (*taps)->data()};
   }
 
   /// Commits the open step and its draft rows: open_rows was asked for all of the step's tokens last.
   Status advance() {
     if (Status s = usable("advance"); !s) return s;
-    if (s_->step_rows == 0 || !opened(s_->step_rows)) return not_opened("advance");
-    if (Status s = s_->trunk->advance(); !s) return s;
+    if (Status s = opened("advance", s_->step_rows); !s) return s;
+    if (Status s = s_->trunk->advance(); !s) return noted(s);
     take_sink();
     return count_rows(std::exchange(s_->open_rows, 0));
   }
@@ -171,9 +204,11 @@ class Speculation {
     if (!s_->round || !s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, "commit", 0, 0, "no round is open; begin one first");
     }
-    if (keep != 0 && !opened(keep)) return not_opened("commit");
+    if (keep != 0) {
+      if (Status s = opened("commit", keep); !s) return s;
+    }
     auto left = s_->round->commit(keep);
-    if (!left) return left;
+    if (!left) return noted(left.status());
     s_->open_rows = 0;
     s_->round.reset();
     take_sink();
@@ -191,7 +226,7 @@ class Speculation {
     const Status s = s_->round ? s_->round->abandon() : Status();
     s_->round.reset();
     take_sink();
-    return s;
+    return noted(s);
   }
 
   /// Counts the draft rows that a failed device call left uncounted, or ends the move that one left half done.
@@ -199,16 +234,16 @@ class Speculation {
     if (Status s = usable("repair"); !s) return s;
     if (s_->trunk->len() == s_->draft->len()) {
       if (!s_->draft->tainted()) return {};
-      if (s_->moving) return s_->draft->truncate(s_->draft->len());
+      if (s_->moving) return noted(s_->draft->truncate(s_->draft->len()));
     }
     if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len()) {
       return Status::failure(ErrorKind::bad_state, "repair", 0, 0,
                              "the draft has %zu rows, the trunk %zu; roll both back", s_->draft->len(),
                              s_->trunk->len());
     }
-    if (Status s = s_->draft->truncate(s_->draft->len()); !s) return s;
+    if (Status s = s_->draft->truncate(s_->draft->len()); !s) return noted(s);
     auto rows = s_->draft->begin_rows(s_->owed);
-    if (!rows) return rows.status();
+    if (!rows) return noted(rows.status());
     return count_rows(s_->owed);
   }
 
@@ -223,12 +258,12 @@ class Speculation {
     }
     if (Status s = s_->draft->may_truncate(snap.pos() + accept); !s) return s;
     auto left = s_->trunk->rollback(snap, accept);
-    if (!left) return left;
+    if (!left) return noted(left.status());
     s_->open_rows = s_->owed = 0;
     s_->moving = false;
     s_->round.reset();
     take_sink();
-    if (Status s = s_->draft->truncate(s_->trunk->len()); !s) return s;
+    if (Status s = s_->draft->truncate(s_->trunk->len()); !s) return noted(s);
     s_->pending = next;
     return left;
   }
@@ -253,10 +288,24 @@ class Speculation {
     if (s_) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0, "the speculation is empty (moved-from)");
   }
+  /// The draft can count rows: asked before the trunk moves.
+  Status draft_sound(const char* call) const noexcept {
+    if (!s_->draft->tainted()) return {};
+    return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                           "the draft is tainted at row %zu; repair, or truncate it to there", s_->draft->len());
+  }
   /// Rows for these tokens were opened, and the drafter has not given them up for a block.
-  bool opened(std::size_t n) const noexcept { return s_->open_rows == n && s_->draft->open_rows() == n; }
-  static Status not_opened(const char* call) noexcept {
+  Status opened(const char* call, std::size_t n) const noexcept {
+    if (Status s = draft_sound(call); !s) return s;
+    if (n != 0 && s_->open_rows == n && s_->draft->open_rows() == n) return {};
     return Status::failure(ErrorKind::bad_state, call, 0, 0, "open_rows was not called for these tokens");
+  }
+  /// Passes a status on. If it tells of earlier work that failed, that may have been either cache's (C8).
+  Status noted(const Status& s) noexcept {
+    if (!s.asynchronous()) return s;
+    if (auto* const core = s_->trunk->core_.get(); core != nullptr) static_cast<void>(core->noted(s).ok());
+    if (auto* const draft = s_->draft->s_.get(); draft != nullptr) draft->tainted = true;
+    return s;
   }
 
   Status begin(const char* call, std::size_t rows) {
@@ -270,27 +319,30 @@ class Speculation {
     }
     s_->open_rows = 0;
     take_sink();  // a forward that died left it in the cache
-    if (Status s = at_rest(call); !s) return s;
-    if (s_->draft->tainted()) {
+    if (s_->trunk->dflash_taps() != nullptr) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                             "the draft is tainted at row %zu; repair, or truncate it to there", s_->draft->len());
+                             "a tap sink is armed in the trunk that is not this speculation's; take it first");
     }
-    if (!s_->sink) {  // gone with a cache that another was put in the place of
+    if (Status s = at_rest(call); !s) return s;
+    if (Status s = draft_sound(call); !s) return s;
+    if (!s_->sink) {  // gone with a cache that another was put in the place of, or taken out of the trunk
       if (Status s = make_sink(); !s) return s;
     }
     if (Status s = s_->trunk->arm_taps(std::move(*s_->sink)); !s) return s;  // a refusal leaves it where it is
     s_->sink.reset();
+    auto& core = *s_->trunk->core_;
+    s_->armed = {&core, core.life, core.taps->data()};
     return {};
   }
   void take_sink() noexcept {
-    if (!s_->sink) s_->sink = s_->trunk->take_taps();
+    if (auto* const taps = s_->armed.in_trunk(); taps != nullptr) s_->sink = std::exchange(*taps, std::nullopt);
   }
 
   Status count_rows(std::size_t n) {
     s_->owed = 0;
     Status s = s_->draft->commit();
     if (!s && !s.asynchronous()) s_->owed = n;  // else the rows themselves are in doubt
-    return s;
+    return noted(s);
   }
 
   std::unique_ptr<State> s_;
