@@ -322,6 +322,12 @@ mutant draft_ring:truncate 'the base stays above the length' $draft 'store(n, st
 mutant draft_ring:cold 'a cold ring begins at row 0' dflash_kv.hpp 'base = cfg.ring ? pos : 0;' 'base = 0;'
 mutant draft_ring:tails 'a longer tail is put from its start' dflash_kv.hpp 'from = (first - tail.base)' 'from = 0 * (first - tail.base)'
 mutant 'draft_ring:bytes by hand' 'scratch grows with the length' dflash_kv.hpp 'std::min(s_->cap, s_->plan.phys_rows)' 's_->cap'
+mutant 'speculation:leaves the trunk untapped' 'a sink stays behind' speculation.hpp \
+  'if (auto* const taps = armed.in_trunk(); taps != nullptr) taps->reset();' ''
+mutant 'speculation:its own sink only' 'the sink of another is taken' speculation.hpp 'core->taps->data() == rows' 'true'
+mutant 'speculation:its own sink only' 'the sink of another is replaced' speculation.hpp \
+  'if (s_->trunk->dflash_taps() != nullptr) {' 'if (false) {'
+mutant 'speculation:C13' 'a moved-from draft is taken' speculation.hpp 'draft.cap() == 0' 'false'
 mutant speculation:D8 'a step the draft cannot follow' speculation.hpp 'if (rows > s_->draft->max_rows())' 'if (false)'
 mutant speculation:D8 'a move half done ends the round' speculation.hpp \
   's_->moving = s_->draft->tainted()' 's_->moving = false && s_->draft->tainted()'

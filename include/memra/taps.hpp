@@ -24,6 +24,7 @@ struct CacheCore;
 }  // namespace detail
 
 /// Destination of one tapped layer in one step: row i of the step goes to `data + i * row_stride`, `hidden` floats.
+/// Valid while the sink is armed: who takes it, or puts another in its place, ends the views, too.
 struct TapView {
   float* data = nullptr;
   std::size_t row_stride = 0;  ///< floats between rows: n_taps * hidden
@@ -59,6 +60,9 @@ class DflashTapSink {
   /// @param layer_ids  trunk layers in the drafter's fc slot order, at least one
   /// @param hidden     elements of the residual stream
   /// @param cap_rows   rows the buffer holds; contents undefined
+  ///
+  /// Memory of `dev`, freed in the order of its stream: if kernels of another device write there, order `dev` behind
+  /// them (publish, wait) before the sink goes.
   static Result<DflashTapSink> create(Dev& dev, std::vector<std::size_t> layer_ids, std::size_t hidden,
                                       std::size_t cap_rows) {
     const detail::CheckedSize bytes = detail::CheckedSize(cap_rows) * layer_ids.size() * hidden * sizeof(float);

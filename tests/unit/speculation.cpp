@@ -4,6 +4,8 @@
 #include <memra/cache.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/speculation.hpp>
+#include <memra/taps.hpp>
+#include <optional>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -280,6 +282,118 @@ TEST_CASE("C8 D8 the n-th device call of a round fails in which the draft's ring
     }
   }
   REQUIRE(repairs == 3 * 3);  // K, V and the positions
+}
+
+/// The sink's memory on the draft's device.
+std::size_t draft_memory(Sequence& s) {
+  return s.d.dev[1].inner().counters().live;
+}
+
+TEST_CASE("a speculation that goes in the middle of a step or round leaves the trunk untapped", "[speculation]") {
+  const Tokens t = stream(60);
+  enum class Open { step, replay, planes, stash };
+  for (const Open open : {Open::step, Open::replay, Open::planes, Open::stash}) {
+    for (const bool fails : {false, true}) {
+      CAPTURE(static_cast<int>(open), fails);
+      Sequence s;
+      REQUIRE(s.feed(part(t, 0, 6)).ok());
+      const auto snap = memra::check(s.trunk.snapshot());
+      const std::size_t memory = draft_memory(s);
+      auto spec = std::make_optional(memra::check(Speculation::create(s.trunk, s.draft, {5}, OpModel::width, 5)));
+      REQUIRE(draft_memory(s) == memory + 1);
+      auto step = memra::check(open == Open::step ? spec->begin_step(5)
+                                                  : spec->begin_round(5, strategies[static_cast<int>(open) - 1]));
+      REQUIRE(s.trunk.dflash_taps() != nullptr);
+      std::vector<float> out;
+      REQUIRE(s.m.forward(s.trunk, step, part(t, 6, 5), out).ok());
+      if (fails) {  // the trunk is tainted when it goes
+        s.d.arm(1);
+        REQUIRE_FALSE(s.trunk.rollback(snap, 0).ok());
+        s.d.arm(0);
+      }
+      spec.reset();
+      REQUIRE(s.trunk.dflash_taps() == nullptr);
+      REQUIRE_FALSE(step.tap(5).has_value());
+      REQUIRE(draft_memory(s) == memory);
+      REQUIRE(s.trunk.rollback(snap, 0).ok());
+      REQUIRE(s.m.feed(s.trunk, part(t, 6, 9)).ok());  // more than the sink had place for
+      require_straight(s.trunk, s.m, part(t, 0, 15));
+    }
+  }
+}
+
+TEST_CASE("a speculation takes back its own sink only, wherever the trunk is by then", "[speculation]") {
+  const Tokens t = stream(60);
+  const auto sink = [](Sequence& s, std::size_t rows) {
+    return memra::check(memra::DflashTapSink<TestDev>::create(s.d.dev[1], {5}, OpModel::width, rows));
+  };
+  {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    const auto snap = memra::check(s.trunk.snapshot());
+    REQUIRE(s.spec.begin_step(2).ok());
+    REQUIRE(s.trunk.rollback(snap, 0).ok());
+    REQUIRE(s.trunk.arm_taps(sink(s, 9)).ok());  // in the place of the speculation's
+    const float* const rows = s.trunk.dflash_taps()->data();
+    REQUIRE(says(s.spec.begin_step(1).status(), ErrorKind::bad_state, "not this speculation's; take it first"));
+    REQUIRE(says(s.spec.begin_round(1).status(), ErrorKind::bad_state, "not this speculation's; take it first"));
+    { const auto gone = std::move(s.spec); }
+    REQUIRE(s.trunk.dflash_taps()->data() == rows);
+    REQUIRE(s.trunk.take_taps()->cap_rows() == 9);
+    s.spec = memra::check(Speculation::create(s.trunk, s.draft, {5}, OpModel::width, 16));
+    REQUIRE(s.feed(part(t, 6, 3)).ok());
+    s.require(part(t, 0, 9));
+  }
+  {
+    Sequence s;  // two of them over one trunk: the second waits for the first
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    const auto snap = memra::check(s.trunk.snapshot());
+    auto first = std::make_optional(std::move(s.spec));
+    s.spec = memra::check(Speculation::create(s.trunk, s.draft, {5}, OpModel::width, 16));
+    REQUIRE(first->begin_step(2).ok());
+    REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
+    first.reset();
+    REQUIRE(s.trunk.rollback(snap, 0).ok());
+    REQUIRE(s.feed(part(t, 6, 3)).ok());
+    s.require(part(t, 0, 9));
+  }
+  {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    const std::size_t memory = draft_memory(s);
+    REQUIRE(s.spec.begin_round(3, Strategy::replay).ok());
+    Cache moved(std::move(s.trunk));  // its state goes with it, the armed sink too
+    { const auto gone = std::move(s.spec); }
+    REQUIRE(moved.dflash_taps() == nullptr);
+    REQUIRE(draft_memory(s) == memory - 1);
+    REQUIRE(s.m.feed(moved, part(t, 6, 20)).ok());
+    require_straight(moved, s.m, part(t, 0, 26));
+  }
+  {
+    Sequence s;
+    const std::size_t memory = draft_memory(s);
+    REQUIRE(s.spec.begin_round(3, Strategy::planes).ok());
+    s.trunk = make(s.d, s.m, 8, 2);  // the one it was armed in is gone, and the sink with it
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    s.require(part(t, 0, 6));
+    REQUIRE(draft_memory(s) == memory);
+    REQUIRE(s.spec.begin_step(1).ok());
+    s.trunk = make(s.d, s.m, 8, 2);
+    { const auto gone = std::move(s.spec); }
+    REQUIRE(s.trunk.dflash_taps() == nullptr);
+  }
+}
+
+TEST_CASE("C13 no speculation is made of a moved-from cache", "[speculation]") {
+  Sequence s;
+  const auto make_one = [&](Cache& trunk, DraftKv& draft) {
+    return Speculation::create(trunk, draft, {5}, OpModel::width, 16).status();
+  };
+  REQUIRE(make_one(s.trunk, s.draft).ok());
+  const DraftKv draft = std::move(s.draft);
+  REQUIRE(says(make_one(s.trunk, s.draft), ErrorKind::bad_state, "moved-from"));  // NOLINT(bugprone-use-after-move)
+  const Cache trunk = std::move(s.trunk);
+  REQUIRE(says(make_one(s.trunk, s.draft), ErrorKind::bad_state, "moved-from"));  // NOLINT(bugprone-use-after-move)
 }
 
 TEST_CASE("greedy acceptance: drafts that agree, cut by budget and stop", "[speculation]") {
