@@ -49,7 +49,8 @@ struct HandedOver {
 /// @return bad_state as Cache::snapshot; bad_argument at position 0, for a tail that ends elsewhere or for more pieces
 ///         than a header holds; what the receiver refused it for, in its words; link_failure, after which the link is
 ///         to be thrown away, unlike after a refusal; device_failure, which taints the cache if it is one of earlier
-///         work (S5)
+///         work (S5): with pieces on their way the receiver learns of it from silence, and the link is to be thrown
+///         away, too
 template <class Dev, class T>
 Status send_state(T& link, Cache<Dev>& cache, const HandoverTag& tag,
                   const std::type_identity_t<DflashKvTail<Dev>>* tail = nullptr,

@@ -81,6 +81,9 @@ struct HandoverHeader {
   };
   /// @return corrupt or unsupported: no stream of ours, or of another version
   static Result<Prelude> parse_prelude(std::span<const std::byte> bytes);
+  /// Bytes of the header behind a prelude of ours, of whatever version: magic, its length and that it comes next are
+  /// the same in all of them. nullopt: no prelude of ours, or a length that is not believed.
+  static std::optional<std::size_t> header_behind(std::span<const std::byte> bytes);
 
   /// Reads a header that may be anything. Allocates no more than a small multiple of its size.
   /// @return corrupt, saying what contradicts what: the checksum, a length, a geometry that has no plan, pieces that
@@ -184,6 +187,16 @@ inline Result<HandoverHeader::Prelude> HandoverHeader::parse_prelude(std::span<c
                            p.header_bytes, most_bytes);
   }
   return p;
+}
+
+inline std::optional<std::size_t> HandoverHeader::header_behind(std::span<const std::byte> bytes) {
+  detail::WireReader r(bytes);
+  bool ours = true;
+  for (const char c : magic) ours = r.u8() == static_cast<std::uint8_t>(c) && ours;
+  static_cast<void>(r.u64());  // version and reserved bytes
+  const std::uint64_t n = r.u64();
+  if (!r.ok() || !ours || n > most_bytes) return std::nullopt;
+  return static_cast<std::size_t>(n);
 }
 
 inline Result<HandoverHeader> HandoverHeader::parse(const Prelude& prelude, std::span<const std::byte> bytes) {

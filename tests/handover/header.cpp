@@ -223,5 +223,22 @@ TEST_CASE("a prelude that is none", "[handover]") {
     REQUIRE_FALSE(read(Bytes(b.begin(), b.begin() + static_cast<std::ptrdiff_t>(n))));
 }
 
+TEST_CASE("how long the header behind a prelude is, whatever its version", "[handover]") {
+  const Bytes b = sample().encode();
+  const auto behind = [](Bytes bytes, std::size_t at, std::uint64_t value, std::size_t n) {
+    put(bytes, at, value, n);
+    return HandoverHeader::header_behind(std::span(bytes).first(32));
+  };
+  const std::size_t n = b.size() - 32;
+  REQUIRE(behind(b, 8, 1, 4) == n);
+  REQUIRE(behind(b, 8, 0xffffffff, 4) == n);  // version
+  REQUIRE(behind(b, 12, 7, 4) == n);          // reserved
+  REQUIRE(behind(b, 24, 0, 8) == n);          // checksum
+  REQUIRE(behind(b, 16, HandoverHeader::most_bytes, 8) == HandoverHeader::most_bytes);
+  REQUIRE_FALSE(behind(b, 16, HandoverHeader::most_bytes + 1, 8).has_value());
+  REQUIRE_FALSE(behind(b, 0, 'm', 1).has_value());
+  REQUIRE_FALSE(HandoverHeader::header_behind(std::span(b).first(23)).has_value());
+}
+
 }  // namespace
 }  // namespace header_cpp

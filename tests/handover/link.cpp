@@ -9,7 +9,9 @@
 #include <support/memory_link.hpp>
 #include <support/says.hpp>
 #include <support/stand_in.hpp>
+#include <support/tape.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace link_cpp {
@@ -46,6 +48,48 @@ TEST_CASE("H7 both sides learn how it ended, and a refusal leaves the link in or
   std::vector<float> logits(cfg.n_vocab);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = 0.25F * static_cast<float>(i) - 1;
   REQUIRE(wrong_with(*taken, cfg, stream(handed_rows + 6), logits, true) == "");
+}
+
+/// Writes another version into the prelude, its first message.
+struct OtherVersion {
+  MemoryLink* link;
+  bool first = true;
+  std::chrono::milliseconds limit() const noexcept { return link->limit(); }
+  memra::Status send(const std::byte* data, std::size_t n) noexcept {
+    if (!std::exchange(first, false)) return link->send(data, n);
+    Bytes prelude(data, data + n);
+    prelude.at(8) = std::byte{2};
+    return link->send(prelude.data(), n);
+  }
+  memra::Status receive(std::byte* data, std::size_t n) noexcept { return link->receive(data, n); }
+  memra::Status flush() noexcept { return link->flush(); }
+};
+
+TEST_CASE("H7 another version is refused, and the next state goes over the same link", "[handover]") {
+  // The second link holds less than a header: who does not take it off lets its sender stand still.
+  const auto cfg = config();
+  for (const std::size_t room : {std::size_t{64} << 10, std::size_t{64}}) {
+    auto [a, b] = memory_links(20s, room);
+    memra::Status first;
+    memra::Status second;
+    std::thread sender([&, link = &a] {
+      HostDev dev;
+      Prefilled<HostDev> p({&dev}, {0, cfg.layers.size()}, cfg);
+      OtherVersion newer{link};
+      first = memra::send_state(newer, p.cache, tag_of(), &*p.tail, 4096);
+      second = memra::send_state(*link, p.cache, tag_of(), &*p.tail, 4096);
+    });
+    HostDev dev;
+    const auto target = target_of<HostDev>({&dev}, {0, cfg.layers.size()}, cfg);
+    const auto refused = memra::receive_state(b, target);
+    const auto taken = memra::receive_state(b, target);
+    sender.join();
+    REQUIRE(says(refused.status(), ErrorKind::unsupported, "version 2; this build reads 1"));
+    REQUIRE(says(first, ErrorKind::unsupported, "the receiver refused: the stream has version 2"));
+    REQUIRE(second.ok());
+    REQUIRE(taken.ok());
+    REQUIRE(taken->cache.pos() == handed_rows);
+  }
 }
 
 /// Passes on so many bytes, then ends the link, or falls silent.
@@ -89,6 +133,40 @@ TEST_CASE("H7 a sender that dies or falls silent anywhere is an error within the
       REQUIRE(says(got.status(), ErrorKind::link_failure, closes ? "is closed" : "stands still"));
       REQUIRE(memra::receive_state(b, target).status().kind() == ErrorKind::link_failure);  // it is over
     }
+  }
+}
+
+/// Says of a send or flush that it was earlier work that failed.
+struct LateLink : TapeReader {
+  using TapeReader::TapeReader;
+  bool in_send = true;
+  bool sent = false;
+  memra::Status late() const noexcept {
+    return memra::Status::failure(ErrorKind::device_failure, "send", 7, 0, "earlier work failed").as_asynchronous();
+  }
+  memra::Status send(const std::byte*, std::size_t n) noexcept {
+    sent = true;
+    if (in_send) return late();
+    return memra::Status::failure(ErrorKind::link_failure, "send", 0, n, "nobody listens");
+  }
+  memra::Status flush() noexcept { return sent && !in_send ? late() : memra::Status(); }
+};
+
+TEST_CASE("S5 a refusal does not hide a late failure that its verdict met", "[handover]") {
+  const auto cfg = config();
+  HostDev dev;
+  Prefilled<HostDev> p({&dev}, {0, cfg.layers.size()}, cfg);
+  TapeWriter w;
+  memra::check(memra::send_state(w, p.cache, tag_of(2), &*p.tail));
+  const auto target = target_of<HostDev>({&dev}, {0, cfg.layers.size()}, cfg);
+  TapeReader plain(w.tape);  // red arm
+  REQUIRE(says(memra::receive_state(plain, target).status(), ErrorKind::bad_argument, "fingerprint"));
+  for (const bool in_send : {true, false}) {
+    LateLink link(w.tape);
+    link.in_send = in_send;
+    const memra::Status s = memra::receive_state(link, target).status();
+    REQUIRE(says(s, ErrorKind::device_failure, "earlier work failed"));
+    REQUIRE(s.asynchronous());
   }
 }
 

@@ -93,10 +93,12 @@ class MemoryLink {
 };
 static_assert(memra::Transport<MemoryLink>);
 
-/// Both ends.
-inline std::pair<MemoryLink, MemoryLink> memory_links(std::chrono::milliseconds limit) {
+/// Both ends. At most `room` bytes are on their way in either direction.
+inline std::pair<MemoryLink, MemoryLink> memory_links(std::chrono::milliseconds limit,
+                                                      std::size_t room = std::size_t{64} << 10) {
   auto there = std::make_shared<Pipe>();
   auto back = std::make_shared<Pipe>();
+  there->room = back->room = room;
   return {MemoryLink(there, back, limit), MemoryLink(back, there, limit)};
 }
 

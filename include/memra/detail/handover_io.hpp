@@ -173,15 +173,18 @@ struct HandoverIo {
                                     std::optional<DflashKvTail<Dev>>& tail_out) {
     HandoverLink<T> link(transport);
     const auto refused = [&](const Status& why) {
-      static_cast<void>(link.send_verdict(why).ok());  // why it is refused says more than that nobody listens
-      return why;
+      // Why it is refused says more than that nobody listens, but not more than that earlier work has failed.
+      const Status told = link.send_verdict(why);
+      return told.asynchronous() ? told : why;
     };
     std::vector<std::byte> bytes(HandoverHeader::prelude_bytes);
     if (Status s = link.receive_host(bytes); !s) return s;
     auto prelude = HandoverHeader::parse_prelude(bytes);
-    if (!prelude) return refused(prelude.status());
-    bytes.resize(prelude->header_bytes);
+    const auto behind = HandoverHeader::header_behind(bytes);
+    if (!behind) return refused(prelude.status());
+    bytes.resize(*behind);
     if (Status s = link.receive_host(bytes); !s) return s;
+    if (!prelude) return refused(prelude.status());  // it was on its way: the link is in order
     auto header = HandoverHeader::parse(*prelude, bytes);
     if (!header) return refused(header.status());
     if (Status s = fits(*header, target); !s) return refused(s);

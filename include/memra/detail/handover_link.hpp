@@ -220,10 +220,11 @@ class HandoverLink {
     return settle(emit());
   }
 
-  /// Waits for what was handed to the transport, whatever came of the last call.
+  /// Waits for what was handed to the transport, whatever came of the last call. That earlier work failed is not said
+  /// again: it goes before what failed last.
   Status settle(const Status& last) noexcept {
     Status flushed = link_->flush();
-    return last ? flushed : last;
+    return last || flushed.asynchronous() ? flushed : last;
   }
 
   std::byte* staged() const noexcept {
