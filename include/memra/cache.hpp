@@ -132,7 +132,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
   // --- decoding ---
 
   /// Opens a forward of `rows` tokens at pos. Writes nothing, unless rounds of planes came before: then the current
-  /// plane is copied to where a step expects it.
+  /// plane is copied to where a step expects it (R4 says what a failure of that leaves).
   ///
   /// @return bad_argument for 0 rows or more rows than fit (the text says how many do); bad_state while tainted, while
   ///         an armed tap sink has no place for the rows, or with a recurrent layer while another step is open: a

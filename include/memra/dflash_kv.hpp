@@ -258,7 +258,8 @@ class DflashKv {
   /// arm relies on masked rows being finite (0 * NaN is NaN). A ring has nothing below them, and takes the last
   /// window_rows of a longer tail. Rows at or above len are undefined.
   ///
-  /// @param why  receives the reason of a refusal; may be nullptr
+  /// @param why  receives the reason of a refusal; nullptr: nobody is told, not even of an asynchronous failure of
+  ///             earlier work (S5), which is reported once
   /// @return nullopt unless layer count and row bytes match, tail.len <= cap, base + rows == len, floor <= base,
   ///         rows >= min(window_rows, len - floor), and every stored plane has exactly rows * row_bytes bytes; also
   ///         when a device call fails. The caller then primes cold

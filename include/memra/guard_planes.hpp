@@ -71,7 +71,7 @@ inline std::vector<ByteRange> payload_of(const Plan& plan, const ModelConfig& cf
 /// Guards every gap of the slabs of a cache: between planes, behind the 8-byte tail pads, around the stages' positions
 /// and around what rounds keep. Call it right after create (or from_prefix), on memory of the device's own.
 ///
-/// @return what CanaryDev::guard or synchronize said
+/// @return what CanaryDev::guard or synchronize said; an instrument, it taints nothing
 template <class Dev>
 Status guard_planes(const Cache<Dev>& cache) {
   const Plan& plan = cache.plan();

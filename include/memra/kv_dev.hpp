@@ -114,7 +114,8 @@ concept DevOrders = requires {
 
 /// A device that can hold a Cache: a stream-ordered source of memory and copies.
 ///
-/// All operations run in call order on the object's one stream; only download and synchronize wait for the host.
+/// All operations run in call order on the object's one stream; only download and synchronize make the host wait for
+/// it, but for an upload that finds no room in the device's staging memory.
 /// Operations are noexcept and return Status; counts are bytes (std::size_t) unless the name says otherwise; a count of
 /// zero enqueues nothing and is ok. A device object and what it made are used by one thread at a time; different
 /// device objects are independent. Not promised: kernels (see LaunchDev and ops_for), peer copies, graph capture.

@@ -2,8 +2,11 @@
 #include <chrono>
 #include <cstddef>
 #include <handover/prefilled.hpp>
+#include <memra/dev_call.hpp>
+#include <memra/fault_dev.hpp>
 #include <memra/handover.hpp>
 #include <memra/host_dev.hpp>
+#include <memra/host_ops.hpp>
 #include <string>
 #include <support/catch.hpp>
 #include <support/memory_link.hpp>
@@ -133,6 +136,35 @@ TEST_CASE("H7 a sender that dies or falls silent anywhere is an error within the
       REQUIRE(says(got.status(), ErrorKind::link_failure, closes ? "is closed" : "stands still"));
       REQUIRE(memra::receive_state(b, target).status().kind() == ErrorKind::link_failure);  // it is over
     }
+  }
+}
+
+TEST_CASE("H7 a device that fails with pieces on their way: its side says so, the other learns it from silence",
+          "[handover]") {
+  using Failing = memra::FaultDev<HostDev>;
+  const auto cfg = config();
+  const std::vector<std::size_t> fence = {0, cfg.layers.size()};
+  for (const int fails : {0, 1, 2}) {  // nobody, the sender, the receiver
+    CAPTURE(fails);
+    auto [a, b] = memory_links(fails == 0 ? 20s : 300ms);
+    Failing there;
+    Prefilled<Failing> p({&there}, fence, cfg);
+    Failing here;
+    memra::Fault f;
+    f.op = fails == 1 ? memra::DevOp::download : memra::DevOp::upload;
+    f.nth = fails == 1 ? 2 : 1;  // behind the download of the checksums
+    if (fails != 0) (fails == 1 ? there : here).arm(f);
+    memra::Status sent;
+    std::thread sender([&, link = &a] { sent = memra::send_state(*link, p.cache, tag_of(), &*p.tail, 4096); });
+    const auto got = memra::receive_state(b, target_of<Failing>({&here}, fence, cfg));
+    sender.join();
+    REQUIRE(sent.kind() == (fails == 0   ? ErrorKind::ok
+                            : fails == 1 ? ErrorKind::device_failure
+                                         : ErrorKind::link_failure));
+    REQUIRE(got.status().kind() == (fails == 0   ? ErrorKind::ok
+                                    : fails == 1 ? ErrorKind::link_failure
+                                                 : ErrorKind::device_failure));
+    REQUIRE_FALSE(p.cache.tainted());
   }
 }
 
