@@ -409,7 +409,7 @@ mutant cache 'a received state is of the other class' $io 'core.restore(header->
   'core.restore(header->pos, ScanClass::sequential);'
 mutant cache 'a chunked state goes to who does not take it' $io 'if (h.scan == ScanClass::chunked &&' 'if (false &&'
 mutant cache 'logits are received and not shown' $io 'core.parked_valid = header->has_logits;' ''
-mutant cache 'a receiver refuses in silence' $io 'static_cast<void>(link.send_verdict(why).ok());' ''
+mutant cache 'a receiver refuses in silence' $io 'const Status told = link.send_verdict(why);' 'const Status told;'
 mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->floor;' 'tail.floor = h.tail->base;'
 mutant late 'a hand-over keeps a late failure to itself' $io 'core.noted(send(link' '(send(link'
 mutant late 'a kernel follows a table that got lost' detail/handover_pieces.hpp \
