@@ -43,6 +43,12 @@ struct AttendSpan {
   }
 };
 
+/// Units [first, end) of the grid.
+struct AttendUnits {
+  unsigned first = 0;
+  unsigned end = 0;
+};
+
 /// What the kernels of one call know.
 struct CudaAttendShape {
   std::size_t n_heads;
@@ -76,6 +82,16 @@ struct CudaAttendShape {
     return AttendSpan::of(pos, first_row + row, window, base, end);
   }
   __device__ AttendSpan span(std::size_t row) const { return span(*pos_d, row); }
+  /// Where the chunks of all rows of the pass lie: from the first one's beginning to the last key.
+  /// @pre rows > 0
+  __device__ AttendUnits units(std::int32_t pos) const {
+    const AttendSpan first = span(pos, 0);
+    const AttendSpan last = span(pos, rows - 1);
+    if (last.lo >= last.hi) return {};
+    const unsigned size = chunk_keys(last.hi);  // no row has larger ones
+    const auto lo = static_cast<unsigned>(first.lo < first.hi ? first.lo : last.lo);
+    return {lo / size * (size / unit), (static_cast<unsigned>(last.hi) + unit - 1) / unit};
+  }
   /// Partial result of one (row, head, chunk): dv sums of weighted values.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
     return all + ((row * n_heads + head) * places + chunk) * dv;
