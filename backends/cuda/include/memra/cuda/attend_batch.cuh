@@ -12,15 +12,16 @@
 
 namespace memra::detail {
 
-/// What is a sequence's own in a kernel of a single call: planes, position, rows, where queries and partial results are.
+/// What is a sequence's own in a kernel of a single call: planes, position, rows, where queries and partial results
+/// are.
 /// @return whether it has rows in this pass
 template <class One>
 __device__ bool take_sequence(One& own, const AttendBatchView& batch, std::size_t i, std::size_t stride) {
+  const AttendSequence& s = batch.table[i];
   const AttendBatchView::Rows rows = batch.rows_of(i);
   if (rows.count <= own.shape.first_row) return false;
   const std::size_t left = rows.count - own.shape.first_row;
   if (left < own.shape.rows) own.shape.rows = left;
-  const AttendSequence& s = batch.table[i];
   own.shape.base = static_cast<std::size_t>(s.range.base);
   own.shape.end = static_cast<std::size_t>(s.range.end);
   own.shape.pos_d = s.kv.at.pos_d;
@@ -104,9 +105,9 @@ struct CudaAttendShares {
     One own = one;
     if (s.of == 0 || !take_sequence(own, batch, s.sequence, stride) || !own.has(item)) return;
     AttendUnits u = own.shape.units(*own.shape.pos_d);
-    const unsigned n = u.end - u.first;
-    u.end = u.first + n * (s.i + 1) / s.of;
-    u.first += n * s.i / s.of;
+    const std::size_t n = u.end - u.first;
+    u.end = u.first + static_cast<unsigned>(n * (s.i + 1) / s.of);
+    u.first += static_cast<unsigned>(n * s.i / s.of);
     if (u.first < u.end) own.turn(item, u, batch.table[s.sequence]);
   }
 
@@ -142,7 +143,8 @@ struct CudaAttendShares {
       const unsigned beyond = __ballot_sync(0xffffffffU, wanted < before + up_to);
       if (beyond != 0) {
         const auto at = static_cast<unsigned>(__ffs(static_cast<int>(beyond)) - 1);
-        return {first + at, wanted - before - __shfl_sync(0xffffffffU, up_to - of, at), __shfl_sync(0xffffffffU, of, at)};
+        return {first + at, wanted - before - __shfl_sync(0xffffffffU, up_to - of, at),
+                __shfl_sync(0xffffffffU, of, at)};
       }
       before += __shfl_sync(0xffffffffU, up_to, 31);
     }

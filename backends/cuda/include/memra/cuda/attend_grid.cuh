@@ -82,15 +82,19 @@ struct CudaAttendShape {
     return AttendSpan::of(pos, first_row + row, window, base, end);
   }
   __device__ AttendSpan span(std::size_t row) const { return span(*pos_d, row); }
-  /// Where the chunks of all rows of the pass lie: from the first one's beginning to the last key.
+  /// Where the chunks of all rows of the pass begin and end. Rows of one pass have chunks of at most two sizes, and of
+  /// those the larger need not be a multiple of the smaller.
   /// @pre rows > 0
   __device__ AttendUnits units(std::int32_t pos) const {
     const AttendSpan first = span(pos, 0);
     const AttendSpan last = span(pos, rows - 1);
     if (last.lo >= last.hi) return {};
-    const unsigned size = chunk_keys(last.hi);  // no row has larger ones
-    const auto lo = static_cast<unsigned>(first.lo < first.hi ? first.lo : last.lo);
-    return {lo / size * (size / unit), (static_cast<unsigned>(last.hi) + unit - 1) / unit};
+    const auto lo = static_cast<unsigned>(first.lo);
+    const unsigned size_a = chunk_keys(first.hi == 0 ? last.hi : first.hi);
+    const unsigned size_b = chunk_keys(last.hi);
+    const unsigned from_a = lo / size_a * (size_a / unit);
+    const unsigned from_b = lo / size_b * (size_b / unit);
+    return {from_a < from_b ? from_a : from_b, (static_cast<unsigned>(last.hi) + unit - 1) / unit};
   }
   /// Partial result of one (row, head, chunk): dv sums of weighted values.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
