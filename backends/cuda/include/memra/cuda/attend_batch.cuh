@@ -55,6 +55,12 @@ struct CudaAttendBatch {
   }
 };
 
+/// The same for kernels of which a multiprocessor holds so many blocks.
+template <class One>
+struct CudaAttendBatchBounded : CudaAttendBatch<One> {
+  static constexpr unsigned least_blocks = One::least_blocks;
+};
+
 /// The same for kernels with shared memory.
 template <class One>
 struct CudaAttendBatchShared : CudaAttendBatch<One> {

@@ -1,6 +1,7 @@
 // The key grid of attend on CUDA: where a row's keys are split is a function of its own position and the geometry only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/platform.hpp>
@@ -77,6 +78,14 @@ struct CudaAttendShape {
   std::size_t grid_chunks(std::size_t pos_bound) const noexcept {
     const std::size_t reach = (pos_bound + first_row + rows + unit - 1) / unit;
     return reach < most_chunks ? reach : most_chunks;
+  }
+  /// Chunks of the longest row there is then.
+  std::size_t row_chunks(std::size_t pos_bound) const noexcept {
+    const std::size_t reach = std::min(pos_bound + first_row + rows, end);
+    if (reach == 0) return 0;
+    const std::size_t size = chunk_keys(reach);
+    const std::size_t seen = window == 0 ? reach : std::min(reach, window + size);
+    return (seen + size - 1) / size;
   }
   __device__ AttendSpan span(std::int32_t pos, std::size_t row) const {
     return AttendSpan::of(pos, first_row + row, window, base, end);

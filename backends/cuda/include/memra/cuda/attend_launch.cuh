@@ -63,13 +63,21 @@ struct CudaAttendCall {
   }
 };
 
+template <unsigned Ahead, class D>
+Status cuda_attend_fold_as(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
+  using Fold = CudaAttendFold<Ahead>;
+  const Fold fold{shape, c.partials(), c.a.out};
+  const Grid grid{c.a.n_heads, shape.rows, c.batch == nullptr ? 1 : c.batch->n};
+  if (c.batch == nullptr) return launch(dev, "attend_fold", grid, fold);
+  return launch(dev, "attend_batch_fold", grid, CudaAttendBatchBounded<Fold>{{fold, *c.batch, c.stride()}});
+}
+
 /// Partial results become outputs.
 template <class D>
 Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
-  const CudaAttendFold fold{shape, c.partials(), c.a.out};
-  const Grid grid{c.a.n_heads, shape.rows, c.batch == nullptr ? 1 : c.batch->n};
-  if (c.batch == nullptr) return launch(dev, "attend_fold", grid, fold);
-  return launch(dev, "attend_batch_fold", grid, CudaAttendBatch<CudaAttendFold>{fold, *c.batch, c.stride()});
+  return CudaAttendFold<4>::team_chunks(shape.row_chunks(c.kv.at.pos_bound), shape.dv) <= 4
+             ? cuda_attend_fold_as<4>(dev, c, shape)
+             : cuda_attend_fold_as<8>(dev, c, shape);
 }
 
 /// What the device behind `dev`, a CudaDev or a wrapper of one, has of something.
