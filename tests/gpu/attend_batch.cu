@@ -79,6 +79,42 @@ TEST_CASE("C10 sequences in one launch get the bits of a call each", "[attend]")
   }
 }
 
+TEST_CASE("as many sequences as blocks find room for, and more", "[attend]") {
+  Gpu dev = make_gpu();
+  KvShape s;
+  s.dk = s.dv = 128;
+  s.n_heads = 8;
+  s.layout = L::split;
+  // 2 heads of K: 264 shares at a time of one row, 132 of more. Beyond 512 sequences each is a share.
+  for (const std::size_t n : {std::size_t{70}, std::size_t{150}, std::size_t{512}, std::size_t{513}}) {
+    INFO(n << " sequences");
+    std::vector<std::size_t> lens;
+    std::vector<Turn> one;
+    std::vector<Turn> several;
+    for (std::size_t i = 0; i < n; ++i) {
+      lens.push_back(i % 64 == 9 ? 5000 : i % 7 * 41 + 4);
+      one.push_back({static_cast<std::int32_t>(lens[i] - 1), 1});
+      several.push_back({static_cast<std::int32_t>(lens[i] - 4), i % 5});
+    }
+    const BatchOn<Gpu> b(dev, s, lens, 11);
+    CHECK((b.together(dev, one) == b.alone(dev, one)));
+    CHECK((b.together(dev, several) == b.alone(dev, several)));
+  }
+}
+
+TEST_CASE("rows of one call whose chunks begin at different keys behind a window", "[attend]") {
+  Gpu dev = make_gpu();
+  KvShape s;
+  s.k_format = s.v_format = F::q4_0;
+  s.layout = L::split;
+  s.n_heads = s.n_kv = 16;  // 32 chunks: up to 8,192 keys in chunks of 256, then of 384
+  s.dk = s.dv = 128;
+  s.window = 7727;  // from key 460 on: in a chunk of 256 from key 256 on, in one of 384 from key 384 on
+  const BatchOn<Gpu> b(dev, s, {8210, 300}, 5);
+  const std::vector<Turn> turns = {{8186, 16}, {290, 2}};
+  CHECK((b.together(dev, turns) == b.alone(dev, turns)));
+}
+
 TEST_CASE("other kernels of a batch: rings, latent rows, planes that begin later", "[attend][sanitize]") {
   Gpu dev = make_gpu();
   for (const KvShape& s : kv_shapes()) {

@@ -68,10 +68,10 @@ struct CudaAttend : CudaAttendAdd<Block> {
   static_assert(attend_chunk_unit % step_keys == 0);
 
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
-  __device__ void block(const Item& item) const { run<false>(item, 1, k.maps, v.maps); }
+  __device__ void block(const Item& item) const { run<false>(item, {}, k.maps, v.maps); }
 
-  /// For CudaAttendBatch: what item z is besides a sequence; whether the item has a row; another sequence's planes.
-  __device__ std::size_t depth() const { return 1; }
+  /// For CudaAttendRuns: whether the item has a row; a sequence's own planes and queries; the chunks of it that begin
+  /// in `units`; memory that is free until then.
   __device__ bool has(const Item& item) const {
     const unsigned heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
     return static_cast<unsigned>(item.x) % tiles * columns < heads * static_cast<unsigned>(shape.rows);
@@ -81,19 +81,21 @@ struct CudaAttend : CudaAttendAdd<Block> {
     v.plane.take(s.v);
     Base::q += first_row * shape.n_heads * Base::dk;
   }
-  __device__ void turn(const Item& item, unsigned chunks, const AttendSequence& s) const {
-    run<true>(item, chunks, reinterpret_cast<const CUtensorMap*>(s.k_boxes),
+  __device__ void turn(const Item& item, AttendUnits units, const AttendSequence& s) const {
+    run<true>(item, units, reinterpret_cast<const CUtensorMap*>(s.k_boxes),
               reinterpret_cast<const CUtensorMap*>(s.v_boxes));
+  }
+  __device__ static std::byte* shared() {
+    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
+    return memra_attend_shared;
   }
 
  private:
-  /// @tparam Several  more than one chunk, one after the other
+  /// @tparam Several  the chunks that begin in `units`, one after the other; else the item's
   template <bool Several>
-  __device__ void run(const Item& item, unsigned chunks, const CUtensorMap* k_maps, const CUtensorMap* v_maps) const {
+  __device__ void run(const Item& item, AttendUnits units, const CUtensorMap* k_maps, const CUtensorMap* v_maps) const {
     let_next_begin();
     Place at = place(item);
-    at.chunks = chunks;
-    at.chunk *= chunks;
     if (mapped && at.lane < boxes) {
       const unsigned i = at.lane;
       const AttendBox box = i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
@@ -125,16 +127,20 @@ struct CudaAttend : CudaAttendAdd<Block> {
     unsigned steps = 0;
     bool fresh = true;
     for (at.size = size_a;; at.size = size_b) {
+      if constexpr (Several) {
+        const unsigned whole = at.size / attend_chunk_unit;
+        at.chunk = (units.first + whole - 1) / whole;
+        at.chunks = (units.end + whole - 1) / whole - at.chunk;
+      }
       pass<Several>(at, pos, a, b, size_a != size_b, fresh, queries, steps);
       if (at.size == size_b) return;
     }
   }
 
   __device__ Place place(const Item& item) const {
-    extern __shared__ __align__(1024) std::byte memra_attend_shared[];
     Place at;
-    at.shared = memra_attend_shared;
-    at.base = shared_address(memra_attend_shared);
+    at.shared = shared();
+    at.base = shared_address(at.shared);
     at.warp = threadIdx.x / 32;
     at.lane = threadIdx.x % 32;
     at.g = at.lane / 4;
@@ -146,6 +152,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
     at.kv_head = slices == 1 ? y : y / slices;
     at.slice = y - at.kv_head * slices;
     at.chunk = static_cast<unsigned>(item.y);
+    at.chunks = 1;
     at.k_element = at.kv_head * Base::dk;
     at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
     at.k_quants = KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);

@@ -1,6 +1,8 @@
 // The kernels of attend for many sequences in one launch.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memra/batch_views.hpp>
 #include <memra/cuda/api.hpp>
@@ -10,12 +12,28 @@
 
 namespace memra::detail {
 
-/// A kernel of one sequence for those of a batch. A block finds its sequence in the table, takes what is the sequence's
-/// own from there (planes, position, rows, where its queries and partial results are) and is then what a block of a
-/// single call is: the same chunks, the same bits. What all have in common stays in the launch's parameters.
+/// What is a sequence's own in a kernel of a single call: planes, position, rows, where queries and partial results
+/// are.
+/// @return whether it has rows in this pass
+template <class One>
+__device__ bool take_sequence(One& own, const AttendBatchView& batch, std::size_t i, std::size_t stride) {
+  const AttendSequence& s = batch.table[i];
+  const AttendBatchView::Rows rows = batch.rows_of(i);
+  if (rows.count <= own.shape.first_row) return false;
+  const std::size_t left = rows.count - own.shape.first_row;
+  if (left < own.shape.rows) own.shape.rows = left;
+  own.shape.base = static_cast<std::size_t>(s.range.base);
+  own.shape.end = static_cast<std::size_t>(s.range.end);
+  own.shape.pos_d = s.kv.at.pos_d;
+  own.partials += i * stride;
+  own.take(s, rows.first);
+  return true;
+}
+
+/// A kernel of one sequence for those of a batch. A block finds its sequence in the table and is then what a block of a
+/// single call is: the same bits. What all have in common stays in the launch's parameters.
 ///
-/// Item: as that kernel's, its z times the sequences. A block takes `chunks` chunks one after the other, since short
-/// sequences have small ones; how many changes no bit.
+/// Item: as that kernel's, its z times the sequences.
 template <class One>
 struct CudaAttendBatch {
   static constexpr unsigned block_threads = One::block_threads;
@@ -24,41 +42,146 @@ struct CudaAttendBatch {
   One one;
   AttendBatchView batch;
   std::size_t stride;  ///< of sequences' partial results
-  unsigned chunks;
 
   __device__ void block(const Item& item) const {
     wait_for_previous();
     let_next_begin();
     const std::size_t depth = one.depth();
     const std::size_t sequence = item.z / depth;
-    const AttendBatchView::Rows rows = batch.rows_of(sequence);
-    if (rows.count <= one.shape.first_row) return;
-    const AttendSequence& s = batch.table[sequence];
     One own = one;
-    const std::size_t left = rows.count - one.shape.first_row;
-    own.shape.rows = left < one.shape.rows ? left : one.shape.rows;
+    if (!take_sequence(own, batch, sequence, stride)) return;
     const Item mine{item.x, item.y, item.z - sequence * depth};
-    if (!own.has(mine)) return;
-    own.shape.base = static_cast<std::size_t>(s.range.base);
-    own.shape.end = static_cast<std::size_t>(s.range.end);
-    own.shape.pos_d = s.kv.at.pos_d;
-    own.partials += sequence * stride;
-    own.take(s, rows.first);
-    own.turn(mine, chunks, s);
+    if (own.has(mine)) own.block(mine);
   }
 };
 
-/// The same for kernels with shared memory, and with copies by the engine.
+/// The same for kernels of which a multiprocessor holds so many blocks.
+template <class One>
+struct CudaAttendBatchBounded : CudaAttendBatch<One> {
+  static constexpr unsigned least_blocks = One::least_blocks;
+};
+
+/// The same for kernels with shared memory.
 template <class One>
 struct CudaAttendBatchShared : CudaAttendBatch<One> {
   std::size_t shared_bytes() const noexcept { return this->one.shared_bytes(); }
 };
+
+/// The tensor cores' kernel for the sequences of a batch. Each sequence's chunks are dealt to one or more blocks, in
+/// shares that are as even as they can be with so many blocks as the device holds at a time: so blocks end together,
+/// however unlike the sequences are. Who has which is worked out from the positions on the device, by each block for
+/// itself. The chunks are those of a single call, and so are the bits: who computes a chunk changes none.
+///
+/// Item: (that kernel's x; share).
 template <class One>
-struct CudaAttendBatchMapped : CudaAttendBatchShared<One> {
+struct CudaAttendShares {
+  static constexpr unsigned block_threads = One::block_threads;
   static constexpr unsigned least_blocks = One::least_blocks;
+  static constexpr bool waits_itself = true;
+  /// More sequences are a share each.
+  static constexpr unsigned most_sequences = 512;
+  static constexpr float start_units = 1.0F;  ///< what a block's beginning costs
+  static_assert(most_sequences * sizeof(float) <= One::maxima_at);
+
+  One one;
+  AttendBatchView batch;
+  std::size_t stride;  ///< of sequences' partial results
+  unsigned at_a_time;  ///< shares that the device computes
+  unsigned shares;     ///< to launch: at least two for each sequence and as many as run at a time
+
+  CudaAttendShares(const One& kernel, const AttendBatchView& b, std::size_t s, std::size_t wave) noexcept
+      : one(kernel),
+        batch(b),
+        stride(s),
+        at_a_time(static_cast<unsigned>(std::max<std::size_t>(wave, 1))),
+        shares(static_cast<unsigned>(b.n)) {
+    if (b.n <= most_sequences) shares = (2 * shares + at_a_time - 1) / at_a_time * at_a_time;
+  }
+
+  std::size_t shared_bytes() const noexcept { return one.shared_bytes(); }
   void complete(const CudaApi::Driver& driver) noexcept {
-    this->one.complete(driver);
-    this->one.mapped = this->one.mapped && this->batch.described;
+    one.complete(driver);
+    one.mapped = one.mapped && batch.described;
+  }
+
+  __device__ void block(const Item& item) const {
+    wait_for_previous();
+    let_next_begin();
+    const Share s = share(item);
+    One own = one;
+    if (s.of == 0 || !take_sequence(own, batch, s.sequence, stride) || !own.has(item)) return;
+    AttendUnits u = own.shape.units(*own.shape.pos_d);
+    const std::size_t n = u.end - u.first;
+    u.end = u.first + static_cast<unsigned>(n * (s.i + 1) / s.of);
+    u.first += static_cast<unsigned>(n * s.i / s.of);
+    if (u.first < u.end) own.turn(item, u, batch.table[s.sequence]);
+  }
+
+ private:
+  /// Share i of `of` of a sequence; of 0: none.
+  struct Share {
+    unsigned sequence, i, of;
+  };
+
+  __device__ Share share(const Item& item) const {
+    const auto n = static_cast<unsigned>(batch.n);
+    const auto wanted = static_cast<unsigned>(item.y);
+    if (n > most_sequences) return {wanted, 0, 1};
+    auto* const units = reinterpret_cast<float*>(One::shared());  // of each sequence
+    for (unsigned i = threadIdx.x; i < n; i += block_threads) {
+      One own = one;
+      AttendUnits u;
+      if (take_sequence(own, batch, i, stride) && own.has(item)) u = own.shape.units(*own.shape.pos_d);
+      units[i] = static_cast<float>(u.end - u.first);
+    }
+    __syncthreads();
+    const float size = size_of_share(units);
+    const unsigned lane = threadIdx.x % 32;
+    unsigned before = 0;  // shares of the sequences before
+    for (unsigned first = 0; first < n; first += 32) {
+      const unsigned of = first + lane < n ? shares_of(units[first + lane], size) : 0;
+      unsigned up_to = of;  // and of those up to the lane's
+#pragma unroll
+      for (unsigned distance = 1; distance < 32; distance *= 2) {
+        const unsigned others = __shfl_up_sync(0xffffffffU, up_to, distance);
+        if (lane >= distance) up_to += others;
+      }
+      const unsigned beyond = __ballot_sync(0xffffffffU, wanted < before + up_to);
+      if (beyond != 0) {
+        const auto at = static_cast<unsigned>(__ffs(static_cast<int>(beyond)) - 1);
+        return {first + at, wanted - before - __shfl_sync(0xffffffffU, up_to - of, at),
+                __shfl_sync(0xffffffffU, of, at)};
+      }
+      before += __shfl_sync(0xffffffffU, up_to, 31);
+    }
+    return {};
+  }
+
+  /// Of 32 sizes, from that of an even deal to that of the longest sequence, the one with which blocks end first: so
+  /// many waves of such shares. The largest always has shares enough, one for each sequence.
+  __device__ float size_of_share(const float* units) const {
+    const auto n = static_cast<unsigned>(batch.n);
+    const unsigned lane = threadIdx.x % 32;
+    float total = 0.0F;
+    float most = 0.0F;
+    for (unsigned i = 0; i < n; ++i) {
+      total += units[i];
+      most = fmaxf(most, units[i]);
+    }
+    const float even = total / static_cast<float>(shares);
+    const float size = even * exp2f(log2f(most / even) * (static_cast<float>(lane) * (1.0F / 31.0F)));
+    unsigned needed = 0;
+    for (unsigned i = 0; i < n; ++i) needed += shares_of(units[i], size);
+    const unsigned waves = (needed + at_a_time - 1) / at_a_time;
+    const float cost = needed > shares ? INFINITY : static_cast<float>(waves) * (size + start_units);
+    // As an integer a positive float has the same order.
+    const unsigned least = __reduce_min_sync(0xffffffffU, __float_as_uint(cost));
+    const unsigned best = __ballot_sync(0xffffffffU, __float_as_uint(cost) == least);
+    return __shfl_sync(0xffffffffU, size, __ffs(static_cast<int>(best)) - 1);
+  }
+  /// Rounded up, but for a thousandth.
+  __device__ static unsigned shares_of(float units, float size) {
+    return static_cast<unsigned>(ceilf(__fdividef(units, size) - 0.001F));
   }
 };
 

@@ -12,21 +12,32 @@ namespace memra::detail {
 
 /// Folds a row's chunks. Item: (head, row). Four elements a thread; chunks are dealt to as many teams of dv / 4 threads
 /// as there are, each adds up its own, ascending, and then the teams are added up, ascending.
+///
+/// @tparam Ahead  chunks of a team that are on their way together: changes no bit. With 4 a block is so small that it
+///                finds room on a multiprocessor that is full of blocks of the first half, and has begun when the last
+///                of those ends; 8 are better where a team has more than 4.
+template <unsigned Ahead>
 struct CudaAttendFold {
   static constexpr unsigned block_threads = 256;
+  static constexpr unsigned least_blocks = 32 / Ahead;
   static constexpr unsigned warps = block_threads / 32;
-  static constexpr unsigned ahead = 8;  ///< chunks of a team that are on their way together
   static constexpr bool waits_itself = true;
 
   CudaAttendShape shape;
   const float* partials;
   float* out;  ///< [rows][n_heads][dv]
 
+  /// Chunks of each team.
+  static std::size_t team_chunks(std::size_t row_chunks, std::size_t dv) noexcept {
+    const std::size_t teams = block_threads / (dv / 4);
+    return (row_chunks + teams - 1) / teams;
+  }
+
   /// For CudaAttendBatch.
   __device__ std::size_t depth() const { return 1; }
   __device__ bool has(const Item& item) const { return item.y < shape.rows; }
   __device__ void take(const AttendSequence&, std::size_t first_row) { out += first_row * shape.n_heads * shape.dv; }
-  __device__ void turn(const Item& item, unsigned, const AttendSequence&) const { block(item); }
+  __device__ void turn(const Item& item) const { block(item); }
 
   __device__ void block(const Item& item) const {
     let_next_begin();
@@ -49,10 +60,10 @@ struct CudaAttendFold {
     const unsigned team = threadIdx.x / quads;
     const unsigned quad = threadIdx.x - team * quads;
 
-    float4 x[ahead];
+    float4 x[Ahead];
     const auto load = [&](unsigned c) {
 #pragma unroll
-      for (unsigned i = 0; i < ahead; ++i, c += teams) {
+      for (unsigned i = 0; i < Ahead; ++i, c += teams) {
         if (c < n && team < teams) x[i] = at[c * quads + quad];
       }
     };
@@ -85,10 +96,10 @@ struct CudaAttendFold {
     __syncthreads();
 
     float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
-    for (unsigned c = team; c < n && team < teams; c += ahead * teams) {
+    for (unsigned c = team; c < n && team < teams; c += Ahead * teams) {
       if (c != team) load(c);
 #pragma unroll
-      for (unsigned i = 0; i < ahead; ++i) {
+      for (unsigned i = 0; i < Ahead; ++i) {
         if (c + i * teams >= n) break;
         const float p = weights[c + i * teams];
         o = {__fmaf_rn(x[i].x, p, o.x), __fmaf_rn(x[i].y, p, o.y), __fmaf_rn(x[i].z, p, o.z),

@@ -1,6 +1,7 @@
 // The key grid of attend on CUDA: where a row's keys are split is a function of its own position and the geometry only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memra/detail/platform.hpp>
@@ -43,6 +44,12 @@ struct AttendSpan {
   }
 };
 
+/// Units [first, end) of the grid.
+struct AttendUnits {
+  unsigned first = 0;
+  unsigned end = 0;
+};
+
 /// What the kernels of one call know.
 struct CudaAttendShape {
   std::size_t n_heads;
@@ -72,10 +79,32 @@ struct CudaAttendShape {
     const std::size_t reach = (pos_bound + first_row + rows + unit - 1) / unit;
     return reach < most_chunks ? reach : most_chunks;
   }
+  /// Chunks of the longest row there is then.
+  std::size_t row_chunks(std::size_t pos_bound) const noexcept {
+    const std::size_t reach = std::min(pos_bound + first_row + rows, end);
+    if (reach == 0) return 0;
+    const std::size_t size = chunk_keys(reach);
+    const std::size_t seen = window == 0 ? reach : std::min(reach, window + size);
+    return (seen + size - 1) / size;
+  }
   __device__ AttendSpan span(std::int32_t pos, std::size_t row) const {
     return AttendSpan::of(pos, first_row + row, window, base, end);
   }
   __device__ AttendSpan span(std::size_t row) const { return span(*pos_d, row); }
+  /// Where the chunks of all rows of the pass begin and end. Rows of one pass have chunks of at most two sizes, and of
+  /// those the larger need not be a multiple of the smaller.
+  /// @pre rows > 0
+  __device__ AttendUnits units(std::int32_t pos) const {
+    const AttendSpan first = span(pos, 0);
+    const AttendSpan last = span(pos, rows - 1);
+    if (last.lo >= last.hi) return {};
+    const auto lo = static_cast<unsigned>(first.lo);
+    const unsigned size_a = chunk_keys(first.hi == 0 ? last.hi : first.hi);
+    const unsigned size_b = chunk_keys(last.hi);
+    const unsigned from_a = lo / size_a * (size_a / unit);
+    const unsigned from_b = lo / size_b * (size_b / unit);
+    return {from_a < from_b ? from_a : from_b, (static_cast<unsigned>(last.hi) + unit - 1) / unit};
+  }
   /// Partial result of one (row, head, chunk): dv sums of weighted values.
   __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
     return all + ((row * n_heads + head) * places + chunk) * dv;

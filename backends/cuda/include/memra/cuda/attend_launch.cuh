@@ -63,13 +63,21 @@ struct CudaAttendCall {
   }
 };
 
+template <unsigned Ahead, class D>
+Status cuda_attend_fold_as(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
+  using Fold = CudaAttendFold<Ahead>;
+  const Fold fold{shape, c.partials(), c.a.out};
+  const Grid grid{c.a.n_heads, shape.rows, c.batch == nullptr ? 1 : c.batch->n};
+  if (c.batch == nullptr) return launch(dev, "attend_fold", grid, fold);
+  return launch(dev, "attend_batch_fold", grid, CudaAttendBatchBounded<Fold>{{fold, *c.batch, c.stride()}});
+}
+
 /// Partial results become outputs.
 template <class D>
 Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
-  const CudaAttendFold fold{shape, c.partials(), c.a.out};
-  const Grid grid{c.a.n_heads, shape.rows, c.batch == nullptr ? 1 : c.batch->n};
-  if (c.batch == nullptr) return launch(dev, "attend_fold", grid, fold);
-  return launch(dev, "attend_batch_fold", grid, CudaAttendBatch<CudaAttendFold>{fold, *c.batch, c.stride(), 1});
+  return CudaAttendFold<4>::team_chunks(shape.row_chunks(c.kv.at.pos_bound), shape.dv) <= 4
+             ? cuda_attend_fold_as<4>(dev, c, shape)
+             : cuda_attend_fold_as<8>(dev, c, shape);
 }
 
 /// What the device behind `dev`, a CudaDev or a wrapper of one, has of something.
@@ -89,12 +97,6 @@ std::size_t cuda_shared_limit(D& dev) noexcept {
   return cuda_has(dev, cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
-/// Chunks that a block of a batch takes: as many as leave two blocks for each place on the device.
-inline std::size_t cuda_batch_chunks(std::size_t blocks, std::size_t chunks, std::size_t places) noexcept {
-  const std::size_t runs = 2 * places / (blocks == 0 ? 1 : blocks);
-  return runs == 0 ? chunks : (chunks + runs - 1) / runs;
-}
-
 /// One pass of up to attend_block_rows rows: partial results, then their fold.
 template <class Body, class D>
 Status cuda_attend_pass(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
@@ -103,11 +105,9 @@ Status cuda_attend_pass(D& dev, const CudaAttendCall& c, const CudaAttendShape& 
   if (c.batch == nullptr) {
     if (Status s = launch(dev, "attend", grid, body); !s) return s;
   } else {
-    grid.z = c.batch->n;
-    const std::size_t chunks =
-        cuda_batch_chunks(grid.x * grid.z, grid.y, Body::least_blocks * cuda_has(dev, cudaDevAttrMultiProcessorCount));
-    grid.y = (grid.y + chunks - 1) / chunks;
-    const CudaAttendBatchMapped<Body> all{{{body, *c.batch, c.stride(), static_cast<unsigned>(chunks)}}};
+    const std::size_t places = Body::least_blocks * cuda_has(dev, cudaDevAttrMultiProcessorCount);
+    const CudaAttendShares<Body> all(body, *c.batch, c.stride(), places / grid.x);
+    grid.y = all.shares;
     if (Status s = launch(dev, "attend_batch", grid, all); !s) return s;
   }
   return cuda_attend_fold(dev, c, shape);
@@ -130,7 +130,7 @@ Status cuda_attend_any_as(D& dev, const CudaAttendCall& c, CudaAttendShape shape
       if (Status s = launch(dev, "attend", grid, body); !s) return s;
     } else {
       grid.z *= c.batch->n;
-      const CudaAttendBatchShared<Body> all{{body, *c.batch, c.stride(), 1}};
+      const CudaAttendBatchShared<Body> all{{body, *c.batch, c.stride()}};
       if (Status s = launch(dev, "attend_batch", grid, all); !s) return s;
     }
     if (Status s = cuda_attend_fold(dev, c, shape); !s) return s;
