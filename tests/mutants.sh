@@ -392,6 +392,10 @@ mutant round 'a batch reads the rows of one cache' round_batch.hpp 'c.rows_d = w
 mutant round 'who sits out a batch is committed' round_batch.hpp 'r == nullptr ? -1 :' 'r == nullptr ? 0 :'
 mutant round 'a batch has the layers of its first cache' round_batch.hpp 'std::max(size.n_layers, c.n_layers)' \
   'i == 0 ? c.n_layers : size.n_layers'
+mutant round 'a step is of the class of the one before' $core 'step_scan = by;' \
+  'if (by == ScanClass::chunked) step_scan = by;'
+mutant round 'chunks are cut otherwise where a call has several' detail/host_chunk_scan.hpp \
+  'std::min(scan_chunk, r.rows - first)' 'std::min(scan_chunk - (r.rows > scan_chunk ? 1 : 0), r.rows - first)'
 mutant cache 'a chunked step leaves no mark' $core 'if (by == ScanClass::chunked) scan = by;' ''
 mutant cache 'a chunked step begins off the grid' $core 'if (pos % scan_chunk == 0) return {};' 'return {};'
 mutant cache 'a rollback keeps the class of what it gives up' $c 'c.scan = snap.record_->scan;' ''

@@ -235,10 +235,6 @@ class CacheMachine {
     for (const Ring& r : rings_) most = std::min(most, r.rows - (r.window - 1));
     return most;
   }
-  static bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
-  static memra::ScanClass class_of(bool chunked) {
-    return chunked ? memra::ScanClass::chunked : memra::ScanClass::sequential;
-  }
 
   /// The machine's cache, in memory of which `own` kinds are the engine's.
   void create(unsigned own) {

@@ -82,8 +82,9 @@ inline constexpr std::array<Word, 13> draft_words{{
     {'p', 4, "pin"},
     {'u', 1, "unpin"},
 }};
-inline constexpr std::array<Word, 11> round_words{{
+inline constexpr std::array<Word, 12> round_words{{
     {'f', 4, "a step"},
+    {'c', 2, "a chunked step, where it stands or behind the steps that lead to the grid"},
     {'k', 12, "a round, committed"},
     {'b', 2, "rounds of three caches, committed together"},
     {'n', 3, "a round that is given up"},
@@ -135,7 +136,8 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.together; }) did->together += m.together, did->levelled += m.levelled;
       if constexpr (requires { m.batches; }) did->batches += m.batches;
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
-      if constexpr (requires { m.chunks; }) did->chunks += m.chunks, did->adopted += m.adopted, did->pairs += m.pairs;
+      if constexpr (requires { m.chunks; }) did->chunks += m.chunks;
+      if constexpr (requires { m.adopted; }) did->adopted += m.adopted, did->pairs += m.pairs;
       if constexpr (requires { m.handed; }) did->handed += m.handed;
       if constexpr (requires { m.tails; }) did->tails += m.tails;
       if constexpr (requires { m.turned; }) did->turned += m.turned;
@@ -183,7 +185,7 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   if (machine == "round") {
     return troubled && taken_back && once_in(5, did.rounds) && once_in(20, did.together) &&
            once_in(5000, did.levelled) && once_in(50, did.batches) && once_in(200, did.handed) &&
-           once_in(1000, did.tails);
+           once_in(1000, did.tails) && once_in(200, did.chunks);
   }
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000 && once_in(50, did.asked);

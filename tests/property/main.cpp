@@ -169,6 +169,8 @@ int self_test() {
   round("a draft gets the taps of other tokens", RoundPlant::draft_gets_other_taps, 2);
   round("the last cache of a batch is told one token less", RoundPlant::batch_tells_one_less, 1);
   round("a draft's rows arrive with another byte", RoundPlant::sent_tail_is_spoiled, 4);
+  round("a chunked step is begun as a plain one", RoundPlant::chunks_are_plain, 1);
+  round("a replay goes through a chunk as a plain step", RoundPlant::replay_is_plain, 3);
   for (const char* junk :
        {"", "cache", "cache:1.x", "cache:1 f1.2", "cache:1 f1.2.3!", "cache:1 f1.2.3!x", "cache:1 7"}) {
     if (!property::parse_line(junk)) continue;

@@ -120,6 +120,13 @@ inline std::vector<Part> parts_of(const memra::ModelConfig& cfg) {
   return parts;
 }
 
+inline bool any(const std::vector<bool>& v) {
+  return std::find(v.begin(), v.end(), true) != v.end();
+}
+inline memra::ScanClass class_of(bool chunked) {
+  return chunked ? memra::ScanClass::chunked : memra::ScanClass::sequential;
+}
+
 /// What a cache must hold after a list of tokens, computed without a cache.
 class Reference {
  public:

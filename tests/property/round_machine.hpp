@@ -39,7 +39,16 @@ enum class RoundPlant {
   draft_gets_other_taps,  ///< the draft's rows of a round are those of the tokens before
   batch_tells_one_less,   ///< the last cache of a batch is told one token less
   sent_tail_is_spoiled,   ///< a draft's rows arrive with another byte
+  chunks_are_plain,       ///< a chunked step is begun as a plain one
+  replay_is_plain,        ///< rows of a chunked step are replayed by a plain one
 };
+
+/// Tokens of a chunk that begins at `at`: up to the grid, or to the first that no chunked step fed.
+inline std::size_t piece_of_chunks(const std::vector<bool>& chunked, std::size_t at) {
+  const auto end = static_cast<std::ptrdiff_t>(std::min(chunked.size(), at + memra::scan_chunk));
+  const auto first = chunked.begin() + static_cast<std::ptrdiff_t>(at);
+  return static_cast<std::size_t>(std::find(first, chunked.begin() + end, false) - first);
+}
 
 /// A draft cache that moves with the trunk. Its rows are the taps themselves: what the trunk's last layer gave.
 template <class Dev>
@@ -72,21 +81,30 @@ struct Pair {
   }
 };
 
-/// A cache without rounds that is fed one token at a time, and what its last layer gave: the oracle.
+/// A cache without rounds that is fed one token at a time, or one chunk of the grid, and what its last layer gave: the
+/// oracle.
 class StraightRun {
  public:
-  explicit StraightRun(const memra_test::OpModel& m) : m_(m) { restart(); }
+  StraightRun(const memra_test::OpModel& m, std::size_t max_ctx) : m_(m), max_ctx_(max_ctx) { restart(); }
 
   /// The cache after exactly `tokens`.
-  const memra::Cache<memra::HostDev>& after(const Tokens& tokens) {
-    const bool goes_on = fed_.size() <= tokens.size() && std::equal(fed_.begin(), fed_.end(), tokens.begin());
-    if (!goes_on) restart();
-    std::vector<float> row;
-    for (std::size_t i = fed_.size(); i < tokens.size(); ++i) {
-      memra::check(m_.feed(*cache_, {&tokens[i], 1}, row));
-      out_.insert(out_.end(), row.begin(), row.end());
-      fed_.push_back(tokens[i]);
+  /// @param chunked  which of the first tokens went through a chunked step
+  const memra::Cache<memra::HostDev>& after(const Tokens& tokens, std::vector<bool> chunked = {}) {
+    chunked.resize(tokens.size());
+    const bool goes_on = fed_.size() <= tokens.size() && std::equal(fed_.begin(), fed_.end(), tokens.begin()) &&
+                         std::equal(chunked_.begin(), chunked_.end(), chunked.begin());
+    const std::size_t at = fed_.size();
+    // Nor from within a chunk that had fewer tokens.
+    if (!goes_on || (at < chunked.size() && chunked[at] && at % memra::scan_chunk != 0)) restart();
+    std::vector<float> rows;
+    while (fed_.size() < tokens.size()) {
+      const std::size_t i = fed_.size();
+      const std::size_t n = chunked[i] ? piece_of_chunks(chunked, i) : 1;
+      memra::check(m_.feed(*cache_, {&tokens[i], n}, rows, class_of(chunked[i])));
+      out_.insert(out_.end(), rows.begin(), rows.end());
+      fed_ = memra_test::part(tokens, 0, i + n);
     }
+    chunked_ = std::move(chunked);
     return *cache_;
   }
   /// [tokens][OpModel::width], of the last call of after.
@@ -94,22 +112,25 @@ class StraightRun {
 
  private:
   void restart() {
-    cache_.emplace(memra::check(memra::Cache<memra::HostDev>::create(dev_, m_.config(), short_ctx)));
+    cache_.emplace(memra::check(memra::Cache<memra::HostDev>::create(dev_, m_.config(), max_ctx_)));
     fed_.clear();
+    chunked_.clear();
     out_.clear();
   }
 
   const memra_test::OpModel& m_;
+  std::size_t max_ctx_;
   memra::HostDev dev_;
   std::optional<memra::Cache<memra::HostDev>> cache_;
   Tokens fed_;
+  std::vector<bool> chunked_;  ///< [fed]
   std::vector<float> out_;
 };
 
 /// A cache that commits in one batch with the machine's own; its tokens, and a straight run of its own.
 template <class Dev>
 struct Mate {
-  explicit Mate(const memra::ModelConfig& config) : m(config), straight(m) {}
+  explicit Mate(const memra::ModelConfig& config) : m(config), straight(m, short_ctx) {}
 
   memra_test::OpModel m;
   StraightRun straight;
@@ -119,8 +140,8 @@ struct Mate {
   bool lost = false;            ///< what it holds is not known: only a reset helps
 };
 
-/// setup: model kind, K format, V format, layout, placement, whether a draft cache moves along from the start (an odd
-/// half).
+/// setup: model kind, K format, V format, layout, placement and context, whether a draft cache moves along from the
+/// start (an odd half).
 ///
 /// The rules (R3, R7, R8, C8): a round that did not commit is as if it had never begun. A call that failed has changed
 /// nothing or has tainted; after a rollback to a valid snapshot, or a reset, every byte is right again.
@@ -134,7 +155,10 @@ class RoundMachine {
 
  public:
   RoundMachine(const std::vector<unsigned>& setup, RoundPlant plant)
-      : plant_(plant), m_(model(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))), straight_(m_) {
+      : plant_(plant),
+        m_(model(at(setup, 0), at(setup, 1), at(setup, 2), at(setup, 3))),
+        fit_(m_.config(), at(setup, 4) % 2 == 1),
+        straight_(m_, fit_.max_ctx) {
     const auto all = memra_test::placements(m_.config().layers.size());
     memra::CacheOptions options = memra_test::all_rounds(most_rows);
     // Mamba-1 has a decay per element: too much to stash.
@@ -147,7 +171,7 @@ class RoundMachine {
         });
     place_ = at(setup, 4) % all.size();
     for (Dev& d : d_.dev) d.share(d_.dev[0].plan());  // the n-th call of them all fails
-    cache_.emplace(memra::check(create(m_.config(), options)));
+    cache_.emplace(memra::check(create(m_.config(), fit_.max_ctx, options)));
     guard<Dev>(*cache_);
     if (at(setup, 5) / 2 % 2 == 1) join(at(setup, 5) / 4 % 2 == 1);
   }
@@ -158,6 +182,9 @@ class RoundMachine {
     switch (op.code) {
       case 'f':
         feed(1 + op.a % 4, op.b);
+        break;
+      case 'c':
+        chunk(op);
         break;
       case 'k':
         round(1 + op.a % most_rows, op.b, op.c);
@@ -172,8 +199,7 @@ class RoundMachine {
         rollback(held_[op.a % 2], op.b);
         break;
       case 'z':
-        if (good(cache_->reset())) cut(0), part_company();
-        forgot_ = failed_;
+        reset();
         break;
       case 'd':
         pair_ ? leave_or_move(op.a) : join(op.a % 2 == 1);
@@ -229,8 +255,30 @@ class RoundMachine {
   std::size_t batches = 0;   ///< commits of several caches at once
   std::size_t handed = 0;    ///< states that went over a link
   std::size_t tails = 0;     ///< with a draft's rows
+  std::size_t chunks = 0;    ///< chunked steps that were committed
 
  private:
+  /// What a model allows.
+  struct Fit {
+    bool has_chunks = false;
+    std::size_t max_ctx = short_ctx;
+    std::size_t most_in_step = long_ctx;  ///< a ring keeps the window of a step's first row until its last is written
+
+    /// @param longer  room for more than a chunk, where no ring may lose what a rollback needs
+    Fit(const memra::ModelConfig& config, bool longer) {
+      for (const Part& p : parts_of(config)) {
+        const auto* r = std::get_if<memra::RecurrentSpec>(&p.spec);
+        const auto* a = std::get_if<memra::AttentionSpec>(&p.spec);
+        has_chunks = has_chunks ||
+                     (r != nullptr && r->rule == memra::ScanRule::gated_delta && r->ssm_format == memra::Format::f32);
+        if (a == nullptr || a->ring_slack == 0) continue;
+        most_in_step = std::min(most_in_step, (a->window + a->ring_slack + 63) / 64 * 64 - (a->window - 1));
+        longer = false;
+      }
+      if (has_chunks && longer) max_ctx = long_ctx;
+    }
+  };
+
   struct Held {
     std::optional<memra::CacheSnapshot<Dev>> snap;
     Tokens tokens;
@@ -276,14 +324,16 @@ class RoundMachine {
     for (std::size_t i = 0; i < n; ++i) t.push_back(static_cast<Token>((branch * 5 + i + rows_.size()) % 7));
     return t;
   }
-  void keep(const Tokens& t, const std::vector<float>& out) {
+  void keep(const Tokens& t, const std::vector<float>& out, bool chunked = false) {
     rows_ = memra_test::join(rows_, t);
+    chunked_.resize(rows_.size(), chunked);
     out_.insert(out_.end(), out.begin(),
                 out.begin() + static_cast<std::ptrdiff_t>(t.size() * memra_test::OpModel::width));
     if (pair_) pair_->longest = std::max(pair_->longest, rows_.size());
   }
   void cut(std::size_t end) {
     rows_.resize(end);
+    chunked_.resize(end);
     out_.resize(end * memra_test::OpModel::width);
     for (Held& h : held_) {
       if (!h.snap || h.tokens.size() <= end) continue;
@@ -293,19 +343,59 @@ class RoundMachine {
     }
   }
 
-  void feed(std::size_t n, unsigned branch) {
-    n = std::min(n, short_ctx - rows_.size());
+  void reset() {
+    if (good(cache_->reset())) cut(0), part_company();
+    forgot_ = failed_;
+  }
+
+  void feed(std::size_t n, unsigned branch, bool chunked = false) {
+    n = std::min(n, fit_.max_ctx - rows_.size());
     if (n == 0) return;
     const Tokens t = tokens(n, branch);
-    auto step = pair_ ? pair_->spec->begin_step(n) : cache_->begin_step(n);
+    const auto by = class_of(chunked && plant_ != RoundPlant::chunks_are_plain);
+    auto step = pair_ ? pair_->spec->begin_step(n) : cache_->begin_step(n, by);
     if (!good(step)) return;
+    expect(step->rows() == n && step->pos() == rows_.size() && step->scan_class() == by,
+           "begin_step: another position, row count or class");
     std::vector<float> out;
     if (!good(m_.forward(*cache_, *step, t, out)) || (pair_ && !good(pair_->write(n, 0)))) {
       owes_ = true;  // a step that died half way
     } else if (good(pair_ ? pair_->spec->advance() : cache_->advance()) || only_draft_failed()) {
-      keep(t, out);
+      keep(t, out, chunked);
+      chunks += chunked ? 1 : 0;
     } else {
       expect(cache_->tainted(), "an advance that failed did not taint");
+    }
+  }
+
+  /// A chunked step, and what leads to where one may begin: the rows up to the grid, or a new prompt. A draft does not
+  /// come along: it joins behind the prompt.
+  void chunk(const Op& op) {
+    constexpr std::size_t grid = memra::scan_chunk;
+    if (pair_) {
+      if (!fit_.has_chunks || op.c % 2 == 0) return feed(1 + op.a % 4, op.b);
+      part_company();
+    }
+    const std::size_t to_grid = (grid - rows_.size() % grid) % grid;
+    if (fit_.has_chunks && op.b % 4 < 2 && rows_.size() + to_grid < fit_.max_ctx) {
+      for (std::size_t left = to_grid; left != 0; left = (grid - rows_.size() % grid) % grid) {
+        feed(std::min(left, most_rows), op.b);
+        if (failed_) return;
+      }
+    } else if (fit_.has_chunks && op.b % 4 == 2 && to_grid != 0) {
+      reset();
+      if (failed_) return;
+    }
+    const std::size_t room = std::min(fit_.max_ctx - rows_.size(), fit_.most_in_step);
+    const std::size_t n = std::min<std::size_t>(op.a % 3 == 0 ? grid : 1 + op.a % 3 * op.a, room);
+    if (n == 0) return;
+    if (fit_.has_chunks && rows_.size() % grid == 0) return feed(n, op.b, true);
+    const memra::Status s = cache_->begin_step(n, memra::ScanClass::chunked).status();
+    expect(!s.ok(), "a chunked step off the grid, or of a model that has none");
+    if (s.kind() == memra::ErrorKind::bad_argument) {
+      ++refusals;
+    } else {
+      good(s);
     }
   }
 
@@ -314,7 +404,7 @@ class RoundMachine {
   /// The draft begins where the trunk is.
   void join(bool ring) {
     if (!good(cache_->catch_up())) return;
-    auto draft = memra::DflashKv<Dev>::create_cold_at(d_.dev[2], Pair<Dev>::config(ring), short_ctx, rows_.size());
+    auto draft = memra::DflashKv<Dev>::create_cold_at(d_.dev[2], Pair<Dev>::config(ring), fit_.max_ctx, rows_.size());
     if (!good(draft)) return;
     pair_.emplace(Pair<Dev>{*std::move(draft)});
     pair_->floor = pair_->from = pair_->longest = rows_.size();
@@ -405,13 +495,17 @@ class RoundMachine {
   }
   /// What a take-back left to do: rows that are held already.
   bool replay(const memra::RolledBack& left) {
-    for (std::size_t done = 0; done < left.replay;) {
-      const std::size_t n = std::min(most_rows, left.replay - done);
-      if (!good(m_.feed(*cache_, memra_test::part(rows_, left.pos + done, n)))) {
+    std::vector<float> out;
+    for (std::size_t at = left.pos; at < left.pos + left.replay;) {
+      const bool chunked = chunked_[at] && plant_ != RoundPlant::replay_is_plain;
+      // In other pieces than they came in; plain ones end where chunks begin.
+      std::size_t n = chunked ? piece_of_chunks(chunked_, at) : 1;
+      while (!chunked && n < most_rows && at + n < left.pos + left.replay && chunked_[at + n] == chunked_[at]) ++n;
+      if (!good(m_.feed(*cache_, memra_test::part(rows_, at, n), out, class_of(chunked)))) {
         owes_ = true;
         return false;
       }
-      done += n;
+      at += n;
     }
     replays += left.replay != 0 ? 1 : 0;
     return true;
@@ -419,7 +513,7 @@ class RoundMachine {
 
   /// Verifies tokens of which the first `accept` are kept.
   void round(std::size_t n, unsigned b, unsigned c) {
-    n = std::min(n, short_ctx - rows_.size());
+    n = std::min(n, fit_.max_ctx - rows_.size());
     if (n == 0) return;
     if (pair_) return round_of_both(n, b, c);
     const Strategy by = strategy(b);
@@ -487,7 +581,8 @@ class RoundMachine {
     for (const std::size_t d : all[to % all.size()].devices) target.stages.push_back(&d_.dev[d]);
     target.fence = all[to % all.size()].fence;
     target.config = m_.config();
-    target.max_ctx = short_ctx;
+    target.max_ctx = fit_.max_ctx;
+    target.scan = class_of(any(chunked_));
     target.options = memra_test::all_rounds(most_rows);
     target.options.rounds.stash = stash_;
     target.draft_dev = &d_.dev[2];
@@ -504,7 +599,7 @@ class RoundMachine {
         memra_test::spoil(*got->tail->dev, k.data() + k.size() - 1);
       }
       memra::Status why;
-      draft = memra::DflashKv<Dev>::from_tail(d_.dev[2], *target.draft, short_ctx, *got->tail, &why);
+      draft = memra::DflashKv<Dev>::from_tail(d_.dev[2], *target.draft, fit_.max_ctx, *got->tail, &why);
       if (!good(why)) return;
     }
     const std::int32_t pending = pair_ ? pair_->pending : 0;
@@ -534,11 +629,12 @@ class RoundMachine {
 
   // --- caches that end their rounds with it ---
 
-  memra::Result<Cache> create(const memra::ModelConfig& config, const memra::CacheOptions& options) {
+  memra::Result<Cache> create(const memra::ModelConfig& config, std::size_t max_ctx,
+                              const memra::CacheOptions& options) {
     const auto where = memra_test::placements(config.layers.size())[place_];
     std::vector<Dev*> devs;
     for (const std::size_t d : where.devices) devs.push_back(&d_.dev[d]);
-    return Cache::create_ppn(devs, where.fence, config, short_ctx, options);
+    return Cache::create_ppn(devs, where.fence, config, max_ctx, options);
   }
   /// One of its own shape, one of another.
   void gather() {
@@ -547,7 +643,7 @@ class RoundMachine {
     mates_.emplace_back(memra_test::round_hybrid());
     for (Mate<Dev>& m : mates_) {
       options.rounds.stash = stash_ || &m == &mates_.back();
-      auto made = create(m.m.config(), options);
+      auto made = create(m.m.config(), short_ctx, options);
       if (!good(made)) return disband();
       m.cache.emplace(*std::move(made));
     }
@@ -627,7 +723,8 @@ class RoundMachine {
     std::array<Turn, 3> turns;
     for (std::size_t i = 0; i < turns.size(); ++i) {
       const std::size_t held = i == 0 ? rows_.size() : mates_[i - 1].rows.size();
-      const std::size_t rows = std::min((op.a + i * 3) % (most_rows + 1), short_ctx - held);
+      const std::size_t room = (i == 0 ? fit_.max_ctx : short_ctx) - held;
+      const std::size_t rows = std::min((op.a + i * 3) % (most_rows + 1), room);
       if (i == 0 && pair_) continue;
       turns[i].tokens = tokens(rows, op.b + static_cast<unsigned>(i));
       turns[i].accept = (op.c + i * 2) % (rows + 1);
@@ -734,7 +831,7 @@ class RoundMachine {
 
   /// A round that is given up after some of its layers.
   void give_up(std::size_t n, unsigned b, unsigned c) {
-    n = std::min(n, short_ctx - rows_.size());
+    n = std::min(n, fit_.max_ctx - rows_.size());
     if (n == 0) return;
     const Strategy by = strategy(b);
     std::vector<float> out;
@@ -843,14 +940,18 @@ class RoundMachine {
   void compare() {
     memra::check(cache_->catch_up());
     expect(cache_->replay_owed() == 0, "a replay is owed and nobody said so");
-    const auto want = memra_test::image(straight_.after(rows_));
+    const auto want = memra_test::image(straight_.after(rows_, chunked_));
     const auto got = memra_test::image(*cache_);
     expect(got == want, "not what a straight run leaves: " + memra_test::difference(got, want));
+    expect(cache_->scan_class() == class_of(any(chunked_)), "the cache names another class");
     expect(memra_test::same_bits(out_, straight_.out()), "an accepted row's output is not that of a straight run");
     if (pair_) compare_draft();
     if (std::exchange(mates_moved_, false)) compare_mates();
     for (const Held& h : held_) {
-      if (h.snap) expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
+      if (!h.snap) continue;
+      expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
+      const std::vector<bool> below(chunked_.begin(), chunked_.begin() + static_cast<std::ptrdiff_t>(h.tokens.size()));
+      expect(h.snap->scan_class() == class_of(any(below)), "a snapshot names another class");
     }
   }
 
@@ -873,6 +974,7 @@ class RoundMachine {
 
   RoundPlant plant_;
   memra_test::OpModel m_;
+  Fit fit_;
   StraightRun straight_;
   Devices<Dev> d_;
   std::optional<Cache> cache_;
@@ -883,14 +985,15 @@ class RoundMachine {
   bool stash_ = true;
   std::array<Held, 2> held_;
 
-  Tokens rows_;               ///< what is held
-  std::vector<float> out_;    ///< what its rows gave, [rows][OpModel::width]
-  bool failed_ = false;       ///< a call of this operation failed
-  bool owes_ = false;         ///< a step or a replay died half way
-  bool forgot_ = false;       ///< a reset failed
-  bool look_ = false;         ///< compare behind this operation
-  bool unguarded_ = false;    ///< the cache is new: its planes get guards once no call is to fail any more
-  bool mates_moved_ = false;  ///< since they were compared
+  Tokens rows_;                ///< what is held
+  std::vector<bool> chunked_;  ///< [rows] which of it a chunked step fed
+  std::vector<float> out_;     ///< what its rows gave, [rows][OpModel::width]
+  bool failed_ = false;        ///< a call of this operation failed
+  bool owes_ = false;          ///< a step or a replay died half way
+  bool forgot_ = false;        ///< a reset failed
+  bool look_ = false;          ///< compare behind this operation
+  bool unguarded_ = false;     ///< the cache is new: its planes get guards once no call is to fail any more
+  bool mates_moved_ = false;   ///< since they were compared
 };
 
 }  // namespace property

@@ -65,8 +65,9 @@ class OpModel {
 
   /// One step of all tokens.
   template <class Dev>
-  memra::Status feed(memra::Cache<Dev>& cache, std::span<const Token> tokens, std::vector<float>& out) const {
-    auto step = cache.begin_step(tokens.size());
+  memra::Status feed(memra::Cache<Dev>& cache, std::span<const Token> tokens, std::vector<float>& out,
+                     memra::ScanClass scan = memra::ScanClass::sequential) const {
+    auto step = cache.begin_step(tokens.size(), scan);
     if (!step) return step.status();
     if (auto s = forward(cache, *step, tokens, out); !s) return s;
     return cache.advance();
@@ -176,7 +177,8 @@ class OpModel {
     a.q_stride = a.k_stride = mamba1 ? 2 * r.d_k : n;
     a.v_stride = n;
     const bool delta = r.rule == memra::ScanRule::gated_delta || r.rule == memra::ScanRule::kda;
-    if (auto s = delta ? ops.delta_scan(*view, a) : ops.linear_scan(*view, a); !s) return s;
+    Scratch scratch(view->scan == memra::ScanClass::chunked ? memra::detail::chunk_scan_bytes(r.n_v_heads, rows) : 0);
+    if (auto s = delta ? ops.delta_scan(*view, a, scratch.view()) : ops.linear_scan(*view, a); !s) return s;
     add(h, out, rows, r.n_v_heads * r.d_v);
     return {};
   }

@@ -1,6 +1,7 @@
 // Planes over plain vectors, and small helpers that unit tests of ops share.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -88,6 +89,12 @@ class Scratch {
  public:
   explicit Scratch(std::size_t bytes) : bytes_(bytes, std::byte{0xFF}) {}
   memra::WorkspaceView view() { return {bytes_.data(), bytes_.size()}; }
+  /// The last `n` bytes, NaN again. For many calls: pages of memory that is new for each cost more than the call.
+  memra::WorkspaceView fresh(std::size_t n) {
+    std::byte* const at = bytes_.data() + (bytes_.size() - n);
+    std::fill_n(at, n, std::byte{0xFF});
+    return {at, n};
+  }
 
  private:
   std::vector<std::byte> bytes_;

@@ -52,6 +52,10 @@ struct Stream {
     Plane v(v_format, layout, phys_rows, n_kv * dv);
     Dev dev;
     const memra::ops_for<Dev> ops(dev);
+    const auto scratch_bytes = [&](std::size_t t) {
+      return memra::detail::attend_scratch_bytes(n_heads, n_kv, dk, dv, t);
+    };
+    Scratch scratch(scratch_bytes(std::min(step, rows)));
     for (std::size_t pos = 0; pos < rows; pos += step) {
       const std::size_t t = std::min(step, rows - pos);
       const auto pos_d = static_cast<std::int32_t>(pos);
@@ -62,9 +66,8 @@ struct Stream {
       if (v_in_k) w.v = {};
       if (v_in_k) r.v = {};
       memra::check(ops.append(w, k_in.data() + pos * n_kv * dk, v_in_k ? nullptr : v_in.data() + pos * n_kv * dv));
-      Scratch scratch(memra::detail::attend_scratch_bytes(n_heads, n_kv, dk, dv, t));
       const memra::AttendArgs a{q.data() + pos * n_heads * dk, out.data() + pos * n_heads * dv, n_heads, 0.17F};
-      memra::check(ops.attend(r, a, scratch.view()));
+      memra::check(ops.attend(r, a, scratch.fresh(scratch_bytes(t))));
     }
     return out;
   }
