@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memra/batch_views.hpp>
 #include <memra/cuda/api.hpp>
+#include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
 #include <memra/detail/attend_sequence.hpp>
 #include <memra/launch.hpp>
