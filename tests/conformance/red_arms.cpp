@@ -1,11 +1,15 @@
 // The suite is itself tested: devices that break one rule each, and the property that must notice.
 #include <concepts/minimal_dev.hpp>
 #include <conformance/conformance.hpp>
+#include <conformance/erased.hpp>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <memra/any_dev.hpp>
+#include <memra/counting_dev.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
+#include <set>
 #include <string>
 #include <support/catch.hpp>
 #include <utility>
@@ -28,10 +32,11 @@ std::vector<std::string> failing(const std::vector<Property>& properties, const 
   return names;
 }
 /// Only the properties of one rule run: on some of these devices others would corrupt the heap.
-template <class Make>
-void must_fail(const std::string& start) {
+void must_fail(void (*rules)(std::vector<Property>&), const std::string& start) {
   INFO(start);
-  REQUIRE(!failing(memra_conformance::device_properties<Make>(), start).empty());
+  std::vector<Property> properties;
+  rules(properties);
+  REQUIRE(!failing(properties, start).empty());
 }
 
 struct CopiesOverlap : MinimalDev {
@@ -119,40 +124,41 @@ struct IgnoresAllocator : HostDev {
 };
 
 TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
-  must_fail<LosesOrder>("S1");
-  must_fail<ZerosAreNot>("S2 zeros");
-  must_fail<FillsOneTooFew>("S1");
-  must_fail<CopiesOverlap>("S3 copy refuses");
-  must_fail<MovesUpwardsOnly>("S3 move");
-  must_fail<SaysLittle>("S5");
-  must_fail<OneBatch>("S5 a work log");
-  must_fail<IgnoresAllocator>("S6");
-  must_fail<LaunchesOneTooFew>("S10");
+  using namespace memra_conformance;
+  must_fail(order_properties<LosesOrder>, "S1");
+  must_fail(memory_properties<ZerosAreNot>, "S2 zeros");
+  must_fail(order_properties<FillsOneTooFew>, "S1");
+  must_fail(copy_properties<CopiesOverlap>, "S3 copy refuses");
+  must_fail(copy_properties<MovesUpwardsOnly>, "S3 move");
+  must_fail(failure_properties<SaysLittle>, "S5");
+  must_fail(failure_properties<OneBatch>, "S5 a work log");
+  must_fail(boundary_properties<IgnoresAllocator>, "S6");
+  must_fail(boundary_properties<LaunchesOneTooFew>, "S10");
   if (memra_conformance::under_address_sanitizer()) return;  // it ends the program at the first late read
-  must_fail<UploadsLate>("S9 upload");
-  must_fail<CountsIn32Bits>("S3 offsets");
+  must_fail(boundary_properties<UploadsLate>, "S9 upload");
+  must_fail(copy_properties<CountsIn32Bits>, "S3 offsets");
 }
 
 /// Drops the second half of every copy above 64 bytes: what a cache keeps is then not what it was given.
-struct CopiesShort : MinimalDev {
+struct CopiesShort : HostDev {
   Status copy(std::byte* dst, const std::byte* src, std::size_t n) noexcept {
-    return MinimalDev::copy(dst, src, n > 64 ? n / 2 : n);
+    return HostDev::copy(dst, src, n > 64 ? n / 2 : n);
   }
 };
 /// Stores the first of several ints only: a ring's base stays what it was.
-struct StoresOne : MinimalDev {
+struct StoresOne : HostDev {
   Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n) noexcept {
-    return MinimalDev::store_i32(dst, values, n == 0 ? 0 : 1);
+    return HostDev::store_i32(dst, values, n == 0 ? 0 : 1);
   }
 };
-/// A kernel set whose append forgets the second row of a call.
+/// A kernel set whose append forgets the second row of a call, and whose batches take the next sequence's rows for a
+/// sequence's own.
 struct ForgetfulKernels : memra::HostKernels {
   template <class D>
   static Status append(D& d, memra::KvWriteView kv, const float* k, const float* v) noexcept {
     if (kv.at.rows > 1) --kv.at.rows;
     return memra::HostKernels::append(d, kv, k, v);
   }
-  /// And whose batches take the next sequence's rows for a sequence's own.
   template <class D>
   static memra::Status attend_batch(D& d, memra::AttendBatchView b, const memra::AttendArgs& a,
                                     const memra::WorkspaceView& ws) noexcept {
@@ -161,9 +167,6 @@ struct ForgetfulKernels : memra::HostKernels {
     return memra::HostKernels::attend_batch(d, b, a, ws);
   }
 };
-struct ForgetfulDev : HostDev {
-  using kernels = ForgetfulKernels;
-};
 /// One whose rounds by stash keep the state of before, and one that moves no position at a round's end.
 struct IdleKernels : memra::HostKernels {
   template <class D>
@@ -171,31 +174,74 @@ struct IdleKernels : memra::HostKernels {
     return {};
   }
 };
-struct IdleDev : HostDev {
-  using kernels = IdleKernels;
-};
 struct StuckKernels : memra::HostKernels {
   template <class D>
   static Status round_commit(D&, const memra::RoundCommit&, const memra::RoundCommit*, std::size_t) noexcept {
     return {};
   }
 };
-struct StuckDev : HostDev {
-  using kernels = StuckKernels;
+template <class Kernels>
+struct With : HostDev {
+  using kernels = Kernels;
 };
 
+using Erased = memra_conformance::Behind<memra_conformance::ErasedDev>;
+
+template <class Dev>
+std::vector<std::string> cache_failures(const std::string& start = "") {
+  Erased::use<Dev>();
+  return failing(memra_conformance::cache_properties<Erased>(), start);
+}
+template <class Dev>
+std::vector<std::string> kernel_failures(const std::string& start = "") {
+  Erased::use<Dev>();
+  return failing(memra_conformance::kernel_properties<Erased>(), start);
+}
+
 TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") {
-  const auto cache = failing(memra_conformance::cache_properties<CopiesShort>());
-  REQUIRE(cache.size() >= 3);  // rollback, prefix and tails all copy
-  REQUIRE(failing(memra_conformance::cache_properties<CopiesShort>(), "D8").size() == 1);
-  REQUIRE(failing(memra_conformance::cache_properties<StoresOne>(), "D8").size() == 1);
-  const auto kernels = failing(memra_conformance::kernel_properties<ForgetfulDev>());
-  REQUIRE(kernels.size() >= 3);
-  REQUIRE(failing(memra_conformance::kernel_properties<ForgetfulDev>(), "C10 sequences").size() == 1);
-  REQUIRE(failing(memra_conformance::kernel_properties<IdleDev>(), "R").size() == 1);
-  REQUIRE(failing(memra_conformance::kernel_properties<StuckDev>(), "R").size() == 1);
-  REQUIRE(failing(memra_conformance::kernel_properties<HostDev>()).empty());
-  REQUIRE(failing(memra_conformance::cache_properties<MinimalDev>()).empty());
+  REQUIRE(cache_failures<CopiesShort>().size() >= 3);  // rollback, prefix and tails all copy
+  REQUIRE(cache_failures<CopiesShort>("D8").size() == 1);
+  REQUIRE(cache_failures<StoresOne>("D8").size() == 1);
+  REQUIRE(kernel_failures<With<ForgetfulKernels>>().size() >= 3);
+  REQUIRE(kernel_failures<With<ForgetfulKernels>>("C10 sequences").size() == 1);
+  REQUIRE(kernel_failures<With<IdleKernels>>("R").size() == 1);
+  REQUIRE(kernel_failures<With<StuckKernels>>("R").size() == 1);
+  REQUIRE(kernel_failures<HostDev>().empty());
+  REQUIRE(cache_failures<HostDev>().empty());
+}
+
+/// The door does not do by itself what it is asked: all that the suites do arrives at the device behind it.
+struct Watched : memra::CountingDev<HostDev> {
+  Watched() { seen = shared_counters(); }
+  static inline std::shared_ptr<const memra::DevCounters> seen = nullptr;
+};
+
+TEST_CASE("what the suites ask of an ErasedDev is asked of the device behind it", "[conformance]") {
+  using memra::DevOp;
+  Erased::use<Watched>();
+  std::set<std::string> ops;
+  std::set<std::string> kernels;
+  for (const auto& suite :
+       {memra_conformance::cache_properties<Erased>(), memra_conformance::kernel_properties<Erased>()}) {
+    for (const Property& p : suite) {
+      REQUIRE(memra_conformance::attempt(p).ok());
+      for (std::size_t i = 0; i < memra::n_dev_ops; ++i) {
+        if (Watched::seen->calls_of[i] != 0) ops.insert(to_string(static_cast<DevOp>(i)));
+      }
+      for (const auto& l : Watched::seen->launches) {
+        if (l.name != nullptr) kernels.insert(l.name);
+      }
+    }
+  }
+  for (const DevOp op : {DevOp::alloc, DevOp::zeros, DevOp::copy, DevOp::fill, DevOp::upload, DevOp::download,
+                         DevOp::store_i32, DevOp::copy_peer, DevOp::launch}) {
+    INFO(to_string(op));
+    CHECK(ops.contains(to_string(op)));
+  }
+  for (const char* kernel : {"append", "attend", "conv_update", "delta_scan", "round_apply", "round_commit"}) {
+    INFO(kernel);
+    CHECK(kernels.contains(kernel));
+  }
 }
 
 }  // namespace

@@ -23,19 +23,19 @@ struct Mortal {
 };
 
 TEST_CASE("FaultDev conforms, and stays lost when it is lost", "[conformance]") {
-  memra_conformance::require_conformance<Mortal>();
+  memra_conformance::require_wrapper_conformance<Mortal>();
 }
 TEST_CASE("PoisonDev conforms", "[conformance]") {
-  memra_conformance::require_conformance<memra::PoisonDev<HostDev>>();
+  memra_conformance::require_wrapper_conformance<memra::PoisonDev<HostDev>>();
 }
 TEST_CASE("CanaryDev conforms", "[conformance]") {
-  memra_conformance::require_conformance<memra::CanaryDev<HostDev>>();
+  memra_conformance::require_wrapper_conformance<memra::CanaryDev<HostDev>>();
 }
 TEST_CASE("CountingDev conforms", "[conformance]") {
-  memra_conformance::require_conformance<memra::CountingDev<HostDev>>();
+  memra_conformance::require_wrapper_conformance<memra::CountingDev<HostDev>>();
 }
 TEST_CASE("OrderedDev conforms", "[conformance]") {
-  memra_conformance::require_conformance<memra::OrderedDev<HostDev>>();
+  memra_conformance::require_wrapper_conformance<memra::OrderedDev<HostDev>>();
 }
 
 }  // namespace
