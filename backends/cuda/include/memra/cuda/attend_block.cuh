@@ -75,26 +75,38 @@ struct CudaAttendBlock {
   /// more finds room some multiprocessors get it and others one less, and the wave takes that much longer.
   static constexpr bool even = Tiles == 1 && groups == 1 && Warps <= 4;
   static constexpr std::size_t even_bytes = multiprocessor_bytes / (least_blocks + 1) + 512;
-  std::size_t shared_bytes() const noexcept {
-    const std::size_t needed = steps_at + stages * step_bytes;
+  static constexpr std::size_t bytes_with(unsigned steps) noexcept {
+    const std::size_t needed = steps_at + steps * step_bytes;
     return even && needed < even_bytes ? even_bytes : needed;
   }
+  std::size_t shared_bytes() const noexcept { return bytes_with(stages); }
 
   /// As many steps on their way as leave room for another block beside this one; two, if the multiprocessor's blocks
   /// together then have enough on their way: more than that is no gain, and for some a loss.
-  void complete(const CudaApi::Driver& driver) noexcept {
-    mapped = k.describe(driver) && v.describe(driver);
-    stages = 2;
+  /// @param limit  shared memory that a block may have
+  static unsigned stages_within(std::size_t limit) noexcept {
     if (even && least_blocks * step_bytes >= enough_bytes &&
-        shared_bytes() <= multiprocessor_bytes / least_blocks - 1024)
-      return;
+        bytes_with(2) <= multiprocessor_bytes / least_blocks - 1024)
+      return 2;
     // Four blocks to a multiprocessor, or three, two, one.
     constexpr std::array<std::size_t, 4> rooms{55, 74, 112, 227};
     for (std::size_t i = 0; i < rooms.size(); ++i) {
-      const std::size_t most = rooms[i] * 1024 < driver.shared_bytes ? rooms[i] * 1024 : driver.shared_bytes;
-      for (stages = most_stages; stages > 2 && shared_bytes() > most;) --stages;
-      if (stages > 2) return;
+      const std::size_t most = rooms[i] * 1024 < limit ? rooms[i] * 1024 : limit;
+      for (unsigned n = most_stages; n > 2; --n) {
+        if (bytes_with(n) <= most) return n;
+      }
     }
+    return 2;
+  }
+  void complete(const CudaApi::Driver& driver) noexcept {
+    mapped = k.describe(driver) && v.describe(driver);
+    stages = stages_within(driver.shared_bytes);
+  }
+
+  /// Blocks that a multiprocessor of the H200 holds at a time: its registers are enough for `least_blocks`.
+  static std::size_t resident(std::size_t limit) noexcept {
+    const std::size_t n = multiprocessor_bytes / (bytes_with(stages_within(limit)) + 1024);
+    return n < least_blocks ? (n == 0 ? 1 : n) : least_blocks;
   }
 
   // Shared memory: weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8]; per

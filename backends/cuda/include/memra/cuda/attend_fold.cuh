@@ -15,11 +15,11 @@ namespace memra::detail {
 ///
 /// @tparam Ahead  chunks of a team that are on their way together: changes no bit. With 4 a block is so small that it
 ///                finds room on a multiprocessor that is full of blocks of the first half, and has begun when the last
-///                of those ends; 8 are better where a team has more than 4.
+///                of those ends, and more of a batch's run at a time; 8 are better else, and where a team has more.
 template <unsigned Ahead>
 struct CudaAttendFold {
   static constexpr unsigned block_threads = 256;
-  static constexpr unsigned least_blocks = 32 / Ahead;
+  static constexpr unsigned least_blocks = Ahead == 4 ? multiprocessor_threads / block_threads : 4;
   static constexpr unsigned warps = block_threads / 32;
   static constexpr bool waits_itself = true;
 

@@ -73,11 +73,12 @@ Status cuda_attend_fold_as(D& dev, const CudaAttendCall& c, const CudaAttendShap
 }
 
 /// Partial results become outputs.
+/// @param full  the first half's blocks leave little room beside them
 template <class D>
-Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
-  return CudaAttendFold<4>::team_chunks(shape.row_chunks(c.kv.at.pos_bound), shape.dv) <= 4
-             ? cuda_attend_fold_as<4>(dev, c, shape)
-             : cuda_attend_fold_as<8>(dev, c, shape);
+Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape, bool full) noexcept {
+  const bool few = CudaAttendFold<4>::team_chunks(shape.row_chunks(c.kv.at.pos_bound), shape.dv) <= 4;
+  return few && (full || c.batch != nullptr) ? cuda_attend_fold_as<4>(dev, c, shape)
+                                             : cuda_attend_fold_as<8>(dev, c, shape);
 }
 
 /// What the device behind `dev`, a CudaDev or a wrapper of one, has of something.
@@ -100,17 +101,18 @@ std::size_t cuda_shared_limit(D& dev) noexcept {
 /// One pass of up to attend_block_rows rows: partial results, then their fold.
 template <class Body, class D>
 Status cuda_attend_pass(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape) noexcept {
+  const std::size_t resident = Body::resident(cuda_shared_limit(dev));
   const Body body(c.kv, c.a, shape, c.partials());
   Grid grid{body.tiles * body.slices * c.kv.n_kv_heads, shape.grid_chunks(c.kv.at.pos_bound), 1};
   if (c.batch == nullptr) {
     if (Status s = launch(dev, "attend", grid, body); !s) return s;
   } else {
-    const std::size_t places = Body::least_blocks * cuda_has(dev, cudaDevAttrMultiProcessorCount);
+    const std::size_t places = resident * cuda_has(dev, cudaDevAttrMultiProcessorCount);
     const CudaAttendShares<Body> all(body, *c.batch, c.stride(), places / grid.x);
     grid.y = all.shares;
     if (Status s = launch(dev, "attend_batch", grid, all); !s) return s;
   }
-  return cuda_attend_fold(dev, c, shape);
+  return cuda_attend_fold(dev, c, shape, resident * Body::block_threads >= 512);
 }
 
 /// Head dimensions beside those: chunks by the kernel of attend_any.cuh.
@@ -133,7 +135,7 @@ Status cuda_attend_any_as(D& dev, const CudaAttendCall& c, CudaAttendShape shape
       const CudaAttendBatchShared<Body> all{{body, *c.batch, c.stride()}};
       if (Status s = launch(dev, "attend_batch", grid, all); !s) return s;
     }
-    if (Status s = cuda_attend_fold(dev, c, shape); !s) return s;
+    if (Status s = cuda_attend_fold(dev, c, shape, false); !s) return s;
   }
   return {};
 }

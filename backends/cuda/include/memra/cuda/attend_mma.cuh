@@ -226,6 +226,13 @@ __device__ inline void copies_wait() {
 #define MEMRA_DETAIL_COPY_ENGINE() 0
 #endif
 
+/// Threads that a multiprocessor of the target holds at a time.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+inline constexpr unsigned multiprocessor_threads = 1536;
+#else
+inline constexpr unsigned multiprocessor_threads = 2048;
+#endif
+
 /// Waits for what the kernel before this one wrote, where this one may have begun early. Nothing is read from or
 /// written to global memory before.
 __device__ inline void wait_for_previous() {
