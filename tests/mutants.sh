@@ -386,6 +386,8 @@ mutant round 'a replay is owed from behind the round' round.hpp 'if (!all) c.pos
 mutant round 'a draft row that failed is not owed' speculation.hpp 's_->owed = n;' ';'
 mutant round 'a draft does not follow a rollback' speculation.hpp 's_->draft->truncate(s_->trunk->len())' \
   's_->draft->truncate(s_->draft->len())'
+mutant round 'a drafter makes a chunked step a plain one' speculation.hpp 's_->trunk->begin_step(rows, scan)' \
+  's_->trunk->begin_step(rows)'
 mutant round 'a round keeps its sink in the trunk' speculation.hpp 's_->sink = std::exchange(*taps, std::nullopt);' ';'
 mutant round 'a batch that fails taints nobody' round_batch.hpp 'r->core_->taint("an earlier device failure");' '(void)r;'
 mutant round 'a batch reads the rows of one cache' round_batch.hpp 'c.rows_d = words + i;' 'c.rows_d = words;'

@@ -138,9 +138,9 @@ class Speculation {
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
   /// @return as Cache::begin_step; bad_state also while the two caches stand apart, the draft is tainted, or another
   ///         tap sink is armed in the trunk
-  Result<Step<Dev>> begin_step(std::size_t rows) {
+  Result<Step<Dev>> begin_step(std::size_t rows, ScanClass scan = ScanClass::sequential) {
     if (Status s = begin("begin_step", rows); !s) return noted(s);
-    auto step = s_->trunk->begin_step(rows);
+    auto step = s_->trunk->begin_step(rows, scan);
     if (!step) {
       take_sink();
       return noted(step.status());

@@ -348,12 +348,15 @@ class RoundMachine {
     forgot_ = failed_;
   }
 
+  memra::Result<memra::Step<Dev>> begin_step(std::size_t n, memra::ScanClass by) {
+    return pair_ ? pair_->spec->begin_step(n, by) : cache_->begin_step(n, by);
+  }
   void feed(std::size_t n, unsigned branch, bool chunked = false) {
     n = std::min(n, fit_.max_ctx - rows_.size());
     if (n == 0) return;
     const Tokens t = tokens(n, branch);
     const auto by = class_of(chunked && plant_ != RoundPlant::chunks_are_plain);
-    auto step = pair_ ? pair_->spec->begin_step(n) : cache_->begin_step(n, by);
+    auto step = begin_step(n, by);
     if (!good(step)) return;
     expect(step->rows() == n && step->pos() == rows_.size() && step->scan_class() == by,
            "begin_step: another position, row count or class");
@@ -368,14 +371,10 @@ class RoundMachine {
     }
   }
 
-  /// A chunked step, and what leads to where one may begin: the rows up to the grid, or a new prompt. A draft does not
-  /// come along: it joins behind the prompt.
+  /// A chunked step, and what leads to where one may begin: the rows up to the grid, or a new prompt. With a draft that
+  /// comes along no more rows than its sink holds.
   void chunk(const Op& op) {
     constexpr std::size_t grid = memra::scan_chunk;
-    if (pair_) {
-      if (!fit_.has_chunks || op.c % 2 == 0) return feed(1 + op.a % 4, op.b);
-      part_company();
-    }
     const std::size_t to_grid = (grid - rows_.size() % grid) % grid;
     if (fit_.has_chunks && op.b % 4 < 2 && rows_.size() + to_grid < fit_.max_ctx) {
       for (std::size_t left = to_grid; left != 0; left = (grid - rows_.size() % grid) % grid) {
@@ -386,11 +385,11 @@ class RoundMachine {
       reset();
       if (failed_) return;
     }
-    const std::size_t room = std::min(fit_.max_ctx - rows_.size(), fit_.most_in_step);
+    const std::size_t room = std::min(fit_.max_ctx - rows_.size(), pair_ ? most_rows : fit_.most_in_step);
     const std::size_t n = std::min<std::size_t>(op.a % 3 == 0 ? grid : 1 + op.a % 3 * op.a, room);
     if (n == 0) return;
     if (fit_.has_chunks && rows_.size() % grid == 0) return feed(n, op.b, true);
-    const memra::Status s = cache_->begin_step(n, memra::ScanClass::chunked).status();
+    const memra::Status s = begin_step(n, memra::ScanClass::chunked).status();
     expect(!s.ok(), "a chunked step off the grid, or of a model that has none");
     if (s.kind() == memra::ErrorKind::bad_argument) {
       ++refusals;
