@@ -230,6 +230,8 @@ mutant cases:B102 'all layers on the first device' $core '*devices[stages[stage_
   '*devices[0].dev'
 mutant cases:B102 'snapshots lie on the first device' $c 'auto buffer = d.dev->alloc' \
   'auto buffer = core_->devices[0].dev->alloc'
+mutant 'cases:B105 rows' 'addresses of 32 bits in rows of blocks' codec.hpp 'plane.data + block * f.block_bytes' \
+  'plane.data + static_cast<unsigned>(block * f.block_bytes)'
 mutant 'cases:B105 rows' 'addresses of 32 bits' codec.hpp '(column * rows + row) * part.row_bytes' \
   'static_cast<unsigned>((column * rows + row) * part.row_bytes)'
 mutant layout_test:B105 'offsets of 32 bits' layout.hpp '(i * rows + first) * part.row_bytes, n' \
@@ -369,7 +371,7 @@ mutant cache 'reset leaves recurrent state' $c 'd.state.data(), std::byte{0}, d.
   'd.state.data(), std::byte{0}, 0'
 mutant cache 'reset keeps snapshots valid' $core 'cut(0);' ';'
 mutant cache 'a tap sink keeps rows given up' $core 'if (taps) taps->cut(end);' ';'
-mutant cache 'a tap sink may get a hole' taps.hpp 'pos - origin_ <= rows_' 'true'
+mutant 'taps:leaves no hole' 'a tap sink may get a hole' taps.hpp 'pos - origin_ <= rows_' 'true'
 mutant cache 'positions of only the first stage' $core 'for (const StageState& s : stages) {' \
   'for (const StageState& s : std::span(stages).first(1)) {'
 mutant cache 'a step may be opened twice' $core 'if (step_open && has_recurrent) {' 'if (false) {'
