@@ -70,7 +70,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
   /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
   __device__ void block(const Item& item) const { run<false>(item, {}, k.maps, v.maps); }
 
-  /// For CudaAttendRuns: whether the item has a row; a sequence's own planes and queries; the chunks of it that begin
+  /// For CudaAttendShares: whether the item has a row; a sequence's own planes and queries; the chunks of it that begin
   /// in `units`; memory that is free until then.
   __device__ bool has(const Item& item) const {
     const unsigned heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);

@@ -54,7 +54,6 @@ struct CudaAttendAny {
     v.take(s.v);
     q += first_row * shape.n_heads * shape.dk;
   }
-  __device__ void turn(const Item& item) const { block(item); }
 
   /// Item: (row and group of queries, chunk, kv head).
   __device__ void block(const Item& item) const {

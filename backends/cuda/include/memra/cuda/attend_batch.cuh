@@ -180,9 +180,11 @@ struct CudaAttendShares {
     const unsigned best = __ballot_sync(0xffffffffU, __float_as_uint(cost) == least);
     return __shfl_sync(0xffffffffU, size, __ffs(static_cast<int>(best)) - 1);
   }
-  /// Rounded up, but for a thousandth.
+  /// Rounded up, but for a thousandth; one at least where there is something. Every use of it gives the same number:
+  /// nothing is contracted.
   __device__ static unsigned shares_of(float units, float size) {
-    return static_cast<unsigned>(ceilf(__fdividef(units, size) - 0.001F));
+    const float n = ceilf(__fsub_rn(__fdividef(units, size), 0.001F));
+    return static_cast<unsigned>(fmaxf(n, fminf(units, 1.0F)));
   }
 };
 

@@ -37,7 +37,6 @@ struct CudaAttendFold {
   __device__ std::size_t depth() const { return 1; }
   __device__ bool has(const Item& item) const { return item.y < shape.rows; }
   __device__ void take(const AttendSequence&, std::size_t first_row) { out += first_row * shape.n_heads * shape.dv; }
-  __device__ void turn(const Item& item) const { block(item); }
 
   __device__ void block(const Item& item) const {
     let_next_begin();
