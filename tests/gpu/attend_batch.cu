@@ -1,10 +1,12 @@
 // attend_batch on a GPU: the bits of a call each, whatever the lengths, row counts and neighbours, captured or not.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
+#include <memra/detail/scratch.hpp>
 #include <memra/workspace.hpp>
 #include <string>
 #include <support/batch_case.hpp>
@@ -100,6 +102,43 @@ TEST_CASE("as many sequences as blocks find room for, and more", "[attend]") {
     CHECK((b.together(dev, one) == b.alone(dev, one)));
     CHECK((b.together(dev, several) == b.alone(dev, several)));
   }
+}
+
+TEST_CASE("a sequence a thousand times as short as its neighbour is not left out", "[attend]") {
+  Gpu dev = make_gpu();
+  // 16 rows of 320 heads are 160 blocks for each share: a device has no room for two at a time, and as long a share as
+  // the longest sequence is the best.
+  constexpr std::size_t heads = 320;
+  constexpr std::size_t rows = 16;
+  constexpr std::size_t d = 64;
+  constexpr std::size_t floats = rows * heads * d;
+  const std::array<std::size_t, 2> lens = {130000, 100};
+  const OnDev<Gpu> k(dev, Bytes(lens[0] * d * 2 + 64, std::byte{0x31}));  // halves that are no zeros
+  const OnDev<Gpu> v(dev, Bytes(lens[0] * d * 2 + 64, std::byte{0x32}));
+  const OnDev<Gpu> q(dev, Rng(5).vector(2 * floats, 2.0F));
+  std::vector<OnDev<Gpu>> pos;
+  std::vector<memra::KvReadView> views;
+  for (const std::size_t n : lens) {
+    const memra::PlaneShape shape{F::f16, L::split, n, d};
+    pos.emplace_back(dev, std::vector<std::int32_t>{static_cast<std::int32_t>(n - rows)});
+    views.push_back({{k.data(), shape}, {v.data(), shape}, 1, d, d, 0, {pos.back().ints(), rows, n - rows, n}});
+  }
+  auto batch = memra::check(memra::AttendBatch<Gpu>::create(dev, views, rows));
+  memra::check(batch.set_rows(std::vector<std::size_t>{rows, rows}));
+  const std::size_t bytes =
+      std::max(batch.workspace_bytes(heads), memra::detail::attend_scratch_bytes(heads, 1, d, d, rows));
+  const OnDev<Gpu> together(dev, 2 * floats * 4);
+  const OnDev<Gpu> alone(dev, 2 * floats * 4);
+  const memra::ops_for<Gpu> ops(dev);
+  const OnDev<Gpu> scratch(dev, bytes);  // NaN: what nobody computes shows
+  memra::check(ops.attend_batch(memra::check(batch.layer(0)), {q.floats(), together.floats(), heads, 0.125F},
+                                {scratch.data(), bytes}));
+  const OnDev<Gpu> other(dev, bytes);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    memra::check(ops.attend(views[i], {q.floats() + i * floats, alone.floats() + i * floats, heads, 0.125F},
+                            {other.data(), bytes}));
+  }
+  CHECK((together.bytes() == alone.bytes()));
 }
 
 TEST_CASE("rows of one call whose chunks begin at different keys behind a window", "[attend]") {
