@@ -8,6 +8,8 @@
 
 namespace memra_conformance {
 
+/// No property twice in one test case, be it of another device: Catch2 takes two sections of one name and place for
+/// one, and leaves the second out.
 inline void require_all(const std::vector<Property>& properties) {
   for (const Property& p : properties) {
     DYNAMIC_SECTION(p.name) {

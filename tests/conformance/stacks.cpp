@@ -54,6 +54,8 @@ TEST_CASE("AnyDev over all wrappers conforms", "[conformance]") {
 }
 TEST_CASE("all wrappers over AnyDev conform", "[conformance]") {
   memra_conformance::require_all(memra_conformance::device_properties<AnyBelow>());
+}
+TEST_CASE("AnyDev over all wrappers over AnyDev conforms", "[conformance]") {
   memra_conformance::require_any_conformance<AnyBelow>();
 }
 
