@@ -136,6 +136,7 @@ class Speculation {
   void set_pending(std::int32_t token) noexcept { s_->pending = token; }
 
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
+  /// @param scan  of the trunk's recurrent layers, as for Cache::begin_step
   /// @return as Cache::begin_step; bad_state also while the two caches stand apart, the draft is tainted, or another
   ///         tap sink is armed in the trunk
   Result<Step<Dev>> begin_step(std::size_t rows, ScanClass scan = ScanClass::sequential) {
