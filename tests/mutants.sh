@@ -63,7 +63,7 @@ sound() {
   : >"$seen"
   case $1 in
     *:*) whole=$work/whole.${1%%:*} ;;
-    *) whole=$work/whole.$1 ;;
+    *) whole=$work/histories.$1 ;;  # there is a file of tests of the name, too
   esac
   [ -e "$whole" ] || program "$1" "$whole" || return 1
   passes "$1" "$whole"
