@@ -495,6 +495,7 @@ class RoundMachine {
   /// What a take-back left to do: rows that are held already.
   bool replay(const memra::RolledBack& left) {
     std::vector<float> out;
+    expect(left.pos + left.replay <= rows_.size(), "more rows are to be replayed than were kept");
     for (std::size_t at = left.pos; at < left.pos + left.replay;) {
       const bool chunked = chunked_[at] && plant_ != RoundPlant::replay_is_plain;
       // In other pieces than they came in; plain ones end where chunks begin.
