@@ -91,6 +91,7 @@ struct HandoverHeader {
   static Result<HandoverHeader> parse(const Prelude& prelude, std::span<const std::byte> bytes);
 
  private:
+  static bool reads_magic(detail::WireReader& r) noexcept;
   static Status corrupt(const char* sentence) noexcept {
     return Status::failure(ErrorKind::corrupt, "handover", 0, 0, "%s", sentence);
   }
@@ -167,10 +168,15 @@ inline std::vector<std::byte> HandoverHeader::encode() const {
   return all.take();
 }
 
-inline Result<HandoverHeader::Prelude> HandoverHeader::parse_prelude(std::span<const std::byte> bytes) {
-  detail::WireReader r(bytes);
+inline bool HandoverHeader::reads_magic(detail::WireReader& r) noexcept {
   bool ours = true;
   for (const char c : magic) ours = r.u8() == static_cast<std::uint8_t>(c) && ours;
+  return ours;
+}
+
+inline Result<HandoverHeader::Prelude> HandoverHeader::parse_prelude(std::span<const std::byte> bytes) {
+  detail::WireReader r(bytes);
+  const bool ours = reads_magic(r);
   const std::uint32_t theirs = r.u32();
   const std::uint32_t zero = r.u32();
   Prelude p;
@@ -191,8 +197,7 @@ inline Result<HandoverHeader::Prelude> HandoverHeader::parse_prelude(std::span<c
 
 inline std::optional<std::size_t> HandoverHeader::header_behind(std::span<const std::byte> bytes) {
   detail::WireReader r(bytes);
-  bool ours = true;
-  for (const char c : magic) ours = r.u8() == static_cast<std::uint8_t>(c) && ours;
+  const bool ours = reads_magic(r);
   static_cast<void>(r.u64());  // version and reserved bytes
   const std::uint64_t n = r.u64();
   if (!r.ok() || !ours || n > most_bytes) return std::nullopt;
