@@ -26,9 +26,10 @@ struct AttendFormats {
   Layout layout;
 };
 
-/// One layer with 131,072 rows written, and what attend needs beside it.
+/// One layer with 131,099 rows written, NaN behind them, and what attend needs beside it.
 struct AttendLayer {
   static constexpr std::size_t most = 131072;
+  static constexpr std::size_t more = 27;  ///< rows of a step that is not full
   static constexpr std::size_t most_rows = 16;
 
   AttendShape shape;
@@ -54,7 +55,10 @@ struct AttendLayer {
     view = memra::check(step.kv_read(0));
     w.at.pos_d = view.at.pos_d = reinterpret_cast<std::int32_t*>(pos.data());
     w.at.rows = 4096;
-    for (std::size_t at = 0; at < most; at += w.at.rows) {
+    memra::check(dev.fill(w.k.data, std::byte{0xFF}, memra::checked_plane_bytes(w.k.shape).value()));
+    memra::check(dev.fill(w.v.data, std::byte{0xFF}, memra::checked_plane_bytes(w.v.shape).value()));
+    for (std::size_t at = 0; at < most + more; at += w.at.rows) {
+      if (at == most) w.at.rows = more;
       move_to(dev, at);
       memra::check(memra::ops_for<CudaDev>(dev).append(w, in.x, in.x));
     }
@@ -111,8 +115,9 @@ struct AttendLayer {
   }
 };
 
-constexpr std::pair<std::size_t, std::size_t> attend_points[] = {{4096, 1},   {4096, 8},   {32768, 1},  {131072, 1},
-                                                                 {131072, 4}, {131072, 8}, {131072, 16}};
+constexpr std::pair<std::size_t, std::size_t> attend_points[] = {
+    {4096, 1},   {4096, 8},   {32768, 1},   {131072, 1},
+    {131072, 4}, {131072, 8}, {131072, 16}, {AttendLayer::most + AttendLayer::more, 1}};
 
 TEST_CASE("times of attention", "[.bench]") {
   CudaDev dev = memra_test::make_cuda();

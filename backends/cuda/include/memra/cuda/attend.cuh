@@ -29,6 +29,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
   using Base::add;
   using Base::barriers_at;
   using Base::Base;
+  using Base::blank;
   using Base::block_threads;
   using Base::boxes;
   using Base::boxes_at;
@@ -262,6 +263,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
         wait_for_copies();
         __syncthreads();
       }
+      if (mapped && step * n + n > hi) blank(at, part, hi - step * n);
       float s[Tiles][4];
       const bool wild = wild_scales(at, part);
       score(at, part, s);

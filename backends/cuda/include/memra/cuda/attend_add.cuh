@@ -34,18 +34,55 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   static constexpr Format VF = Block::v_format;
   static constexpr unsigned Tiles = Block::n_tiles;
 
+  /// Keys of a step from `end` on, which nobody sees and the copy engine has brought with the others: their scales, and
+  /// V's elements that are not in blocks, become zeros. Such rows may never have been written: what happens to be in
+  /// their memory must not look like values beyond halves, which take time. Until the next barrier each lane reads only
+  /// what it has seen to itself.
+  __device__ void blank(const Place& at, std::uint32_t part, unsigned end) const {
+    const unsigned own = at.warp * 16 + at.lane / 2;
+    if (AttendFormat<KF>::blocks && own >= end) {
+      constexpr unsigned half = column_bytes / 2;
+      const std::uint32_t scales = part + KStage::scales_at + KStage::word_at(own, 0) + at.lane % 2 * half;
+#pragma unroll 1
+      for (unsigned i = 0; i < half * KStage::columns; i += 4) {
+        store_shared(scales + KStage::scale_at(i / half * column_bytes) + i % half, 0);
+      }
+    }
+    const std::uint32_t v_part = part + KStage::bytes;
+    if constexpr (AttendFormat<VF>::blocks) {
+      const unsigned from = share_of_scales(at);
+#pragma unroll 1
+      for (unsigned i = 0; i < share_bytes; i += 4) {
+        if ((from + i) / column_bytes % step_keys >= end) store_shared(v_part + VStage::scales_at + from + i, 0);
+      }
+    } else if (own >= end) {
+#pragma unroll 1
+      for (unsigned i = at.lane % 2; i < VStage::row_bytes / 16; i += 2) {
+#pragma unroll
+        for (unsigned word = 0; word < 16; word += 4) store_shared(v_part + VStage::piece_at(own, i) + word, 0);
+      }
+    }
+    barrier_publish();
+    __syncwarp();
+  }
+
+  /// Bytes of a step's scales of V that a lane looks at, and the first of them.
+  static constexpr unsigned share_bytes = VStage::scales_bytes / step_keys / 2;
+  __device__ static unsigned share_of_scales(const Place& at) {
+    return at.warp * 32 * share_bytes + at.lane * share_bytes;
+  }
+
   /// Whether this lane finds, among a share of the step's scales, one that halves do not hold. A small head sees its
   /// neighbours' too.
   __device__ bool wild_scales(const Place& at, std::uint32_t part) const {
     if constexpr (AttendFormat<VF>::blocks) {
-      constexpr unsigned width = VStage::scales_bytes / step_keys;
       const __half2 most =
           __floats2half2_rn(AttendFormat<VF>::most_scale,
                             VF == Format::q5_1 ? AttendFormat<VF>::most_offset : AttendFormat<VF>::most_scale);
-      const std::uint32_t own = part + KStage::bytes + VStage::scales_at + at.warp * 16 * width + at.lane * (width / 2);
+      const std::uint32_t own = part + KStage::bytes + VStage::scales_at + share_of_scales(at);
       bool tame = true;
 #pragma unroll
-      for (unsigned i = 0; i < width / 2; i += 4)
+      for (unsigned i = 0; i < share_bytes; i += 4)
         tame = __hble2(__habs2(half2_of(load_shared_4(own + i))), most) && tame;
       return !tame;
     }
