@@ -8,7 +8,7 @@
 #   mutants    every bug of tests/mutants.sh planted into the headers, one at a time: each must be noticed
 #   fuzz       three minutes a target from the kept corpus; FUZZ_SECONDS=1200 for a long run
 #   memcheck   the unit tests of arithmetic, which tests/run.sh leaves out
-#   engine     all engine tests under the sanitizers
+#   engine     the engine tests under the sanitizers, their texts at full length (a tenth in tests/run.sh)
 # Needs what tests/run.sh needs. What each part said is in build/long; what failed is said at the end.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,6 +20,10 @@ build() { # PRESET TARGET...
   shift
   (cd "$root" && configure "$root/build/$preset" "$preset" >/dev/null &&
     cmake --build "$root/build/$preset" --parallel "$(jobs)" --target "$@")
+}
+build_long() { # TARGET...: under the sanitizers, nothing shortened
+  (cd "$root" && configure "$root/build/asan_long" asan -DMEMRA_TEST_ONE_IN=1 >/dev/null &&
+    cmake --build "$root/build/asan_long" --parallel "$(jobs)" --target "$@")
 }
 run() { # PART: its programs are built
   case $1 in
@@ -39,12 +43,13 @@ run() { # PART: its programs are built
       done ;;
     memcheck)
       for file in "$root"/tests/unit/codec_*.cpp "$root"/tests/unit/ops_*.cpp "$root"/tests/unit/layout_*.cpp \
-        "$root"/tests/unit/kinds_attend.cpp "$root"/tests/unit/kinds_scan.cpp "$root"/tests/unit/kinds_walk.cpp; do
+        "$root"/tests/unit/kinds_attend.cpp "$root"/tests/unit/kinds_scan.cpp "$root"/tests/unit/kinds_walk.cpp \
+        "$root"/tests/unit/portable_ops.cpp "$root"/tests/unit/scan_chunked.cpp; do
         name=$(basename "$file" .cpp)
         valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
           "$root/build/release/tests/memra_unit_tests" '-#' "[#$name]~[.]"
       done ;;
-    engine) "$root/build/asan/tests/memra_engine_tests" '~[.]' ;;
+    engine) "$root/build/asan_long/tests/memra_engine_tests" '~[.]' ;;
   esac
 }
 
@@ -68,7 +73,7 @@ for part in $parts; do
     histories) build release memra_property && build asan memra_property ;;
     fuzz) build fuzz all ;;
     memcheck) build release memra_unit_tests ;;
-    engine) build asan memra_engine_tests ;;
+    engine) build_long memra_engine_tests ;;
     mutants) ;;
     *) echo "there is no part $part"; exit 2 ;;
   esac

@@ -58,8 +58,8 @@ void over(std::size_t stages_here, std::size_t stages_there, memra::Layout layou
   TapeReader reader(writer.tape);
   take_over(decode, memra::check(memra::receive_state(reader, target_of(decode))));
 
-  const std::vector<std::int32_t> straight = prefill.speculative(120).tokens;
-  CHECK(decode.speculative(120).tokens == straight);
+  const std::vector<std::int32_t> straight = prefill.speculative(rig::tokens(120)).tokens;
+  CHECK(decode.speculative(rig::tokens(120)).tokens == straight);
   CHECK(seq::difference(*decode.cache, *prefill.cache) == "");
   CHECK(seq::difference(decode.drafter->kv(), prefill.drafter->kv(), tail->base) == "");
 }

@@ -33,8 +33,9 @@ void reuse(std::size_t stages_before, std::size_t stages_after, memra::Layout la
   first.decoder->prime(ids);
   auto snap = memra::check(first.cache->snapshot());
   memra::check(first.cache->park_logits(first.trunk->logits_dev() + (first.trunk->n_logits() - 1) * 260));
-  const std::vector<std::int32_t> straight = first.speculative(150).tokens;
-  REQUIRE(first.cache->pos() == p + 150);
+  const std::size_t n = rig::tokens(150);
+  const std::vector<std::int32_t> straight = first.speculative(n).tokens;
+  REQUIRE(first.cache->pos() == p + n);
   REQUIRE(!first.cache->last_logits_dev().has_value());  // parked elsewhere
 
   auto prefix = memra::check(first.cache->export_prefix(snap));
@@ -58,8 +59,8 @@ void reuse(std::size_t stages_before, std::size_t stages_after, memra::Layout la
   const std::vector<float> clip = block_rows(second, DraftArm::clip);
   CHECK(same_bits(clip, block_rows(second, DraftArm::full_scan)));
 
-  std::vector<std::int32_t> again = second.speculative(75).tokens;
-  again = seq::joined(again, second.speculative(75, DraftArm::full_scan).tokens);
+  std::vector<std::int32_t> again = second.speculative(n / 2).tokens;
+  again = seq::joined(again, second.speculative(n - n / 2, DraftArm::full_scan).tokens);
   CHECK(again == straight);
   CHECK(seq::difference(*second.cache, *first.cache) == "");
   CHECK(seq::difference(second.drafter->kv(), first.drafter->kv(), tail->base) == "");
@@ -90,8 +91,8 @@ TEST_CASE("D7: a cold drafter changes acceptance, never the text", "[engine][ide
   cold.drafter->replace_kv(memra::check(memra::DflashKv<memra::HostDev>::create_cold_at(
       *cold.devs.front(), cold.drafter->kv().config(), 512, ids.size())));
   CHECK(same_bits(block_rows(cold, DraftArm::clip), block_rows(cold, DraftArm::full_scan)));
-  const tiny::Generated a = warm.speculative(150);
-  const tiny::Generated b = cold.speculative(150);
+  const tiny::Generated a = warm.speculative(rig::tokens(150));
+  const tiny::Generated b = cold.speculative(rig::tokens(150));
   CHECK(a.tokens == b.tokens);
   CHECK(seq::difference(*warm.cache, *cold.cache) == "");
 }

@@ -29,7 +29,16 @@
 #include <variant>
 #include <vector>
 
+#if !defined(MEMRA_TEST_ONE_IN)
+#define MEMRA_TEST_ONE_IN 1
+#endif
+
 namespace rig {
+
+/// How many tokens a long text has: `n`, in a build with sanitizers a tenth and at least three blocks of drafts.
+constexpr std::size_t tokens(std::size_t n) {
+  return std::max(n / MEMRA_TEST_ONE_IN, std::min<std::size_t>(n, 24));
+}
 
 inline std::string fixture(const std::string& name) {
   return std::string(MEMRA_TEST_FIXTURES) + "/" + name;

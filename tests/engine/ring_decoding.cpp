@@ -44,6 +44,7 @@ TEST_CASE("D8 a prompt of several rings and a long text: the flat drafter's toke
           "[engine][identity]") {
   const std::vector<std::int32_t> ids = long_prompt();
   REQUIRE(ids.size() > 3 * 152);
+  const std::size_t n = rig::tokens(40);
   for (const std::size_t chunk : {std::size_t{0}, std::size_t{7}}) {
     seq::Sequence flat(Format::q8_0, Format::q5_1, 1, ctx);
     seq::Sequence ring(Format::q8_0, Format::q5_1, 1, ctx, memra::Layout::blocks, true);
@@ -54,9 +55,9 @@ TEST_CASE("D8 a prompt of several rings and a long text: the flat drafter's toke
     for (const Strategy by : {Strategy::planes, Strategy::stash, Strategy::replay}) {
       if (chunk != 0 && by != Strategy::replay) continue;
       for (const DraftArm arm : {DraftArm::clip, DraftArm::full_scan}) {
-        const tiny::Generated want = flat.speculative(40, DraftArm::clip, by);
-        const tiny::Generated got = ring.speculative(40, arm, by);
-        REQUIRE(want.tokens.size() == 40);
+        const tiny::Generated want = flat.speculative(n, DraftArm::clip, by);
+        const tiny::Generated got = ring.speculative(n, arm, by);
+        REQUIRE(want.tokens.size() == n);
         CHECK(got.tokens == want.tokens);
         CHECK(got.rounds == want.rounds);  // the same drafts were accepted, so they were the same drafts
         CHECK(same_bits(block_rows(ring, arm), block_rows(flat, DraftArm::clip)));

@@ -21,6 +21,7 @@ void same_as_plain(const char* prompt, Pair p, std::size_t stages, std::size_t t
                    Strategy by = Strategy::replay) {
   INFO(prompt << ", " << memra::to_string(p.k) << "/" << memra::to_string(p.v) << ", stages " << stages << ", by "
               << memra::to_string(by));
+  tokens = rig::tokens(tokens);
   const std::vector<std::int32_t> ids = rig::bytes_of(prompt);
   const std::size_t ctx = ids.size() + tokens + 7;
   seq::Sequence plain(p.k, p.v, 1, ctx);
@@ -65,7 +66,7 @@ TEST_CASE("strategies mixed in one text, with plain tokens between", "[engine][i
   spec.decoder->prime(ids);
   std::vector<std::int32_t> tokens;
   constexpr Strategy all[] = {Strategy::planes, Strategy::stash, Strategy::replay, Strategy::automatic};
-  for (std::size_t i = 0; tokens.size() < 200; ++i) {
+  for (std::size_t i = 0; tokens.size() < rig::tokens(200); ++i) {
     tokens = seq::joined(tokens, spec.speculative(1 + i % 11, memra::DraftArm::clip, all[i % 4]).tokens);
     if (i % 5 == 0) tokens = seq::joined(tokens, spec.plain(2).tokens);
   }
