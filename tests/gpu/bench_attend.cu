@@ -55,8 +55,8 @@ struct AttendLayer {
     view = memra::check(step.kv_read(0));
     w.at.pos_d = view.at.pos_d = reinterpret_cast<std::int32_t*>(pos.data());
     w.at.rows = 4096;
-    memra::check(dev.fill(w.k.data, std::byte{0xFF}, memra::checked_plane_bytes(w.k.shape).value()));
-    memra::check(dev.fill(w.v.data, std::byte{0xFF}, memra::checked_plane_bytes(w.v.shape).value()));
+    memra::check(dev.fill(w.k.data, std::byte{0xFF}, memra::detail::checked_plane_bytes(w.k.shape).value()));
+    memra::check(dev.fill(w.v.data, std::byte{0xFF}, memra::detail::checked_plane_bytes(w.v.shape).value()));
     for (std::size_t at = 0; at < most + more; at += w.at.rows) {
       if (at == most) w.at.rows = more;
       move_to(dev, at);
