@@ -222,7 +222,7 @@ TEST_CASE("planes of fewer rows than a step has keys, in both layouts", "[attend
   }
 }
 
-TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks", "[attend]") {
+TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks and far from the start", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
   KvShape s;  // 32 kv heads: at most 32 chunks of 128 keys, then they grow
@@ -233,14 +233,21 @@ TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks",
   s.layout = L::split;
   const std::size_t border = memra::detail::cuda_attend_chunks(s.n_kv, s.dv) * memra::detail::attend_chunk_unit;
   REQUIRE(border == 4096);
-  for (const std::size_t window : {std::size_t{0}, std::size_t{3000}, std::size_t{5}}) {
-    s.window = window;
-    const AttendOn<memra::CudaDev> a(dev, s, border + 30, 6);
-    for (const std::size_t t : {std::size_t{2}, std::size_t{5}, std::size_t{16}}) {
-      CHECK(rows_are_their_own(dev, a, border - t / 2, t));
+  AttendOn<memra::CudaDev> a(dev, s, 8390, 6);
+  AttendOn<memra::HostDev> b(host, s, 8390, 6);
+  for (const std::size_t window :
+       {std::size_t{0}, std::size_t{5}, std::size_t{3000}, border - 128, border, std::size_t{5000}}) {
+    INFO("window " << window);
+    a.s.window = b.s.window = window;
+    // Behind a window there is one chunk less for the keys it shows, and the 66th takes the second's place.
+    for (const std::size_t at : {border, border - 128, std::min(window + 1, border), std::size_t{8350}}) {
+      INFO("around " << at);
+      for (const std::size_t t : {std::size_t{2}, std::size_t{5}, std::size_t{16}}) {
+        CHECK(rows_are_their_own(dev, a, at < t ? 0 : at - t / 2, t));
+      }
+      const std::size_t from = at < 2 ? 0 : at - 2;
+      CHECK(distance(floats(a.run(dev, from, 4)), doubles(floats(b.run(host, from, 4)))) < 1e-3);
     }
-    const AttendOn<memra::HostDev> b(host, s, border + 30, 6);
-    CHECK(distance(floats(a.run(dev, border - 2, 4)), doubles(floats(b.run(host, border - 2, 4)))) < 1e-3);
   }
 }
 

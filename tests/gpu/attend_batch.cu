@@ -141,16 +141,16 @@ TEST_CASE("a sequence a thousand times as short as its neighbour is not left out
   CHECK((together.bytes() == alone.bytes()));
 }
 
-TEST_CASE("rows of one call whose chunks begin at different keys behind a window", "[attend]") {
+TEST_CASE("rows of one call whose chunks begin at different keys of a plane", "[attend]") {
   Gpu dev = make_gpu();
   KvShape s;
   s.k_format = s.v_format = F::q4_0;
   s.layout = L::split;
   s.n_heads = s.n_kv = 16;  // 32 chunks: up to 8,192 keys in chunks of 256, then of 384
   s.dk = s.dv = 128;
-  s.window = 7727;  // from key 460 on: in a chunk of 256 from key 256 on, in one of 384 from key 384 on
-  const BatchOn<Gpu> b(dev, s, {8210, 300}, 5);
-  const std::vector<Turn> turns = {{8186, 16}, {290, 2}};
+  s.base = 460;  // in a chunk of 256 from key 256 on, in one of 384 from key 384 on
+  const BatchOn<Gpu> b(dev, s, {8210, 700}, 5);
+  const std::vector<Turn> turns = {{8186, 16}, {690, 2}};
   CHECK((b.together(dev, turns) == b.alone(dev, turns)));
 }
 

@@ -115,6 +115,29 @@ TEST_CASE("tuned attend is within its class of the host, and each row's bits are
   CHECK(worst > 0);  // not the portable kernel, which gives the host's bits
 }
 
+TEST_CASE("tuned attend behind a window, where chunks take the places of those before it", "[tuned]") {
+  KvShape s;
+  s.layout = memra::Layout::split;
+  s.dk = s.dv = 64;
+  s.n_heads = 3;
+  s.n_kv = 1;
+  s.ring = true;
+  s.rows = 704;
+  s.window = 600;  // in three or four chunks
+  const std::size_t len = memra::detail::attend_most_chunks(s.n_kv, s.dv) * 256 + 700;
+  Gpu dev = make_gpu();
+  memra::HostDev host;
+  const AttendOn<Gpu> a(dev, s, len, 5);
+  const AttendOn<memra::HostDev> b(host, s, len, 5);
+  on_every_wave([&] {
+    const Bytes together = a.run(dev, len - 4, 4);
+    CHECK(distance(together, b.run(host, len - 4, 4)) < 1e-5);
+    Bytes single;
+    for (std::size_t i = 0; i < 4; ++i) join(single, a.run(dev, len - 4 + i, 1));
+    CHECK((together == single));
+  });
+}
+
 TEST_CASE("sequences that attend in one launch get the bits of a call each", "[tuned]") {
   Gpu dev = make_gpu();
   for (const F f : {F::q8_0, F::f16, F::f32}) {  // the last by portable kernels

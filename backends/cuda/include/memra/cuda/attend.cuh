@@ -68,7 +68,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
   static constexpr unsigned Tiles = Block::n_tiles;
   static_assert(attend_chunk_unit % step_keys == 0);
 
-  /// Item: (kv head, slice, tile of columns; chunk). Heads side by side: their rows lie side by side in memory.
+  /// Item: (kv head, slice, tile of columns; chunk among those that its rows see). Heads side by side: their rows lie
+  /// side by side in memory.
   __device__ void block(const Item& item) const { run<false>(item, {}, k.maps, v.maps); }
 
   /// For CudaAttendShares: whether the item has a row; a sequence's own planes and queries; the chunks of it that begin
@@ -101,8 +102,10 @@ struct CudaAttend : CudaAttendAdd<Block> {
       const unsigned i = at.lane;
       const AttendBox box = i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
                                               : v.box(v_maps, i - KStage::boxes, at.v_element, KStage::bytes);
-      if (at.warp == 0) reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] = box;
-      if constexpr (Several) map_acquire(box.map);  // in every warp: each starts copies
+      if (at.warp == 0) {
+        reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] = box;
+        if constexpr (Several) map_acquire(box.map);  // once for the block
+      }
     }
     if (threadIdx.x < 4) store_shared(at.base + flags_at + 4 * threadIdx.x, 0);
     if (mapped && threadIdx.x == 0) {
@@ -132,6 +135,8 @@ struct CudaAttend : CudaAttendAdd<Block> {
         const unsigned whole = at.size / attend_chunk_unit;
         at.chunk = (units.first + whole - 1) / whole;
         at.chunks = (units.end + whole - 1) / whole - at.chunk;
+      } else {
+        at.chunk = a.x / at.size + static_cast<unsigned>(item.y);
       }
       pass<Several>(at, pos, a, b, size_a != size_b, fresh, queries, steps);
       if (at.size == size_b) return;
@@ -152,7 +157,6 @@ struct CudaAttend : CudaAttendAdd<Block> {
     at.first_column = (x - y * tiles) * columns;
     at.kv_head = slices == 1 ? y : y / slices;
     at.slice = y - at.kv_head * slices;
-    at.chunk = static_cast<unsigned>(item.y);
     at.chunks = 1;
     at.k_element = at.kv_head * Base::dk;
     at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
@@ -331,6 +335,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
         if (at.g == 0) sums[at.warp * columns + 8 * i + 2 * at.t + j] = sum[i][j];
       }
     }
+    const unsigned place = shape.place(chunk);
     // e is the same in all warps.
     float* const exponents = sums + warps * columns;
     const auto sees = [&](unsigned c) { return ranges[c].x < from + at.size && ranges[c].y > from; };
@@ -347,7 +352,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
         const unsigned c = 8 * i + 2 * at.t + j;
         if (!sees(c)) continue;
         float* const own =
-            shape.partial(partials, owners[c].x, owners[c].y, chunk) + at.slice * slice_dims + at.warp * groups * 32;
+            shape.partial(partials, owners[c].x, owners[c].y, place) + at.slice * slice_dims + at.warp * groups * 32;
 #pragma unroll
         for (unsigned n = 0; n < 2 * groups; ++n) {
           float* const to = own + n / 2 * 32 + Values::element(n % 2, at.g, 0);
@@ -366,7 +371,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
       if (!sees(c)) continue;
       float l = sums[c];
       for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
-      *shape.weight(partials, owners[c].x, owners[c].y, chunk) = {exponents[c], l};
+      *shape.weight(partials, owners[c].x, owners[c].y, place) = {exponents[c], l};
     }
   }
 };

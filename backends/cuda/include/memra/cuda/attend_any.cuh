@@ -55,7 +55,7 @@ struct CudaAttendAny {
     q += first_row * shape.n_heads * shape.dk;
   }
 
-  /// Item: (row and group of queries, chunk, kv head).
+  /// Item: (row and group of queries, chunk among those that the row sees, kv head).
   __device__ void block(const Item& item) const {
     extern __shared__ float4 memra_shared[];
     auto* const shared = reinterpret_cast<float*>(memra_shared);
@@ -68,8 +68,9 @@ struct CudaAttendAny {
     const AttendSpan span = shape.span(row);
     if (span.hi <= span.lo) return;
     const std::size_t size = shape.chunk_keys(span.hi);
-    const std::size_t chunk_lo = item.y * size;
-    if (chunk_lo >= span.hi || chunk_lo + size <= span.lo) return;
+    const std::size_t chunk = span.lo / size + item.y;
+    const std::size_t chunk_lo = chunk * size;
+    if (chunk_lo >= span.hi) return;
 
     float* const qs = shared;  // [dk][Queries]
     const float* const q_in = q + ((shape.first_row + row) * shape.n_heads + head) * shape.dk;
@@ -146,7 +147,7 @@ struct CudaAttendAny {
         l[n] += __shfl_xor_sync(0xffffffffU, l[n], distance);
       }
     }
-    merge(shared, item, row, head, queries, warp, lane, m, l, o);
+    merge(shared, shape.place(static_cast<unsigned>(chunk)), row, head, queries, warp, lane, m, l, o);
   }
 
  private:
@@ -201,7 +202,7 @@ struct CudaAttendAny {
   }
 
   /// Folds the warps' results, ascending, into the chunk's partial.
-  __device__ void merge(float* shared, const Item& item, std::size_t row, std::size_t head, unsigned queries,
+  __device__ void merge(float* shared, unsigned place, std::size_t row, std::size_t head, unsigned queries,
                         unsigned warp, unsigned lane, const float (&m)[Queries], const float (&l)[Queries],
                         const float (&o)[Queries][Quads][4]) const {
     const std::size_t stride = shape.dv + 2;
@@ -239,9 +240,9 @@ struct CudaAttendAny {
         }
       }
       if (d < shape.dv) {
-        shape.partial(partials, row, head + n, item.y)[d] = sum;
+        shape.partial(partials, row, head + n, place)[d] = sum;
       } else {
-        reinterpret_cast<float*>(shape.weight(partials, row, head + n, item.y))[d - shape.dv] = sum;
+        reinterpret_cast<float*>(shape.weight(partials, row, head + n, place))[d - shape.dv] = sum;
       }
     }
   }

@@ -52,8 +52,13 @@ struct CudaAttendFold {
     const unsigned first = static_cast<unsigned>(span.lo) / size;
     const unsigned n = (static_cast<unsigned>(span.hi) - 1) / size - first + 1;
     auto* const all = const_cast<float*>(partials);
-    const auto* const at = reinterpret_cast<const float4*>(shape.partial(all, item.y, item.x, first));
-    const float2* const own = shape.weight(all, item.y, item.x, first);
+    const auto* const at = reinterpret_cast<const float4*>(shape.partial(all, item.y, item.x, 0));
+    const float2* const own = shape.weight(all, item.y, item.x, 0);
+    const auto places = static_cast<unsigned>(shape.places);
+    const unsigned first_place = shape.place(first);
+    const auto place = [&](unsigned c) {
+      return first_place + c < places ? first_place + c : first_place + c - places;
+    };
     const unsigned quads = dv / 4;
     const unsigned teams = block_threads / quads;
     const unsigned team = threadIdx.x / quads;
@@ -63,7 +68,7 @@ struct CudaAttendFold {
     const auto load = [&](unsigned c) {
 #pragma unroll
       for (unsigned i = 0; i < Ahead; ++i, c += teams) {
-        if (c < n && team < teams) x[i] = at[c * quads + quad];
+        if (c < n && team < teams) x[i] = at[place(c) * quads + quad];
       }
     };
     load(team);  // on its way while the weights are made
@@ -74,7 +79,7 @@ struct CudaAttendFold {
     float top = -INFINITY;
     float2 w = {-INFINITY, 0.0F};
     static_assert(attend_chunks_bound <= block_threads);
-    if (threadIdx.x < n) w = own[threadIdx.x];
+    if (threadIdx.x < n) w = own[place(threadIdx.x)];
     top = w.x;
 #pragma unroll
     for (unsigned distance = 16; distance != 0; distance /= 2) {

@@ -66,18 +66,24 @@ struct CudaAttendShape {
   unsigned unit;       ///< keys that chunks are whole multiples of
   const std::int32_t* pos_d;
 
-  /// Keys per chunk of a row that ends at `hi`: so many units that no more than `most_chunks` are needed, and no fewer
-  /// than a long row's. Chunk c holds stream rows [c * size, (c + 1) * size).
+  /// Keys per chunk of a row that ends at `hi`: so many units that it sees no more than `most_chunks`, and no fewer
+  /// than a long row's. Chunk c holds stream rows [c * size, (c + 1) * size). What a window shows may begin and end
+  /// within a chunk: it lies in one more than it would fill.
   MEMRA_HD unsigned chunk_keys(std::size_t hi) const noexcept {
-    const unsigned most = static_cast<unsigned>(most_chunks) * unit;
-    const unsigned size = (static_cast<unsigned>(hi) + most - 1) / most * unit;
-    return hi > attend_long_keys && size < attend_long_chunk ? attend_long_chunk : size;
+    const bool windowed = window != 0;
+    const auto seen = static_cast<unsigned>(windowed && window < hi ? window : hi);
+    const unsigned most = (static_cast<unsigned>(most_chunks) - (windowed ? 1 : 0)) * unit;
+    const unsigned size = (seen + most - 1) / most * unit;
+    return seen > attend_long_keys && size < attend_long_chunk ? attend_long_chunk : size;
   }
-  /// Chunks to launch where no row is beyond `pos_bound` plus its own place: a row far back needs no more than one
-  /// per unit.
+  /// Chunks to launch where no row is beyond `pos_bound` plus its own place, from the first on that the pass's first
+  /// row sees: a row far back needs no more than one per unit, and rows behind a window are together no longer than a
+  /// chunk more.
   std::size_t grid_chunks(std::size_t pos_bound) const noexcept {
     const std::size_t reach = (pos_bound + first_row + rows + unit - 1) / unit;
-    return reach < most_chunks ? reach : most_chunks;
+    if (window == 0) return std::min(reach, most_chunks);
+    const std::size_t shown = window < end ? (window + rows + unit - 1) / unit + 1 : reach;
+    return std::min({reach, shown, most_chunks + 1});
   }
   /// Chunks of the longest row there is then.
   std::size_t row_chunks(std::size_t pos_bound) const noexcept {
@@ -105,14 +111,16 @@ struct CudaAttendShape {
     const unsigned from_b = lo / size_b * (size_b / unit);
     return {from_a < from_b ? from_a : from_b, (static_cast<unsigned>(last.hi) + unit - 1) / unit};
   }
+  /// Of the chunks that a row sees each has a place of its own.
+  __device__ unsigned place(unsigned chunk) const { return chunk % static_cast<unsigned>(places); }
   /// Partial result of one (row, head, chunk): dv sums of weighted values.
-  __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * places + chunk) * dv;
+  __device__ float* partial(float* all, std::size_t row, std::size_t head, unsigned place) const {
+    return all + ((row * n_heads + head) * places + place) * dv;
   }
   /// Behind all those: the exponent that its weights are relative to, and the sum of weights.
-  __device__ float2* weight(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
+  __device__ float2* weight(float* all, std::size_t row, std::size_t head, unsigned place) const {
     float* const behind = all + rows * n_heads * places * dv;
-    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * places + chunk;
+    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * places + place;
   }
 };
 

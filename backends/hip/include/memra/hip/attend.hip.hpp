@@ -52,9 +52,19 @@ struct HipAttendShape {
   explicit HipAttendShape(const KvReadView& kv) noexcept : range(kv) {}
 
   __device__ KvRange::Rows span(std::size_t row) const { return range.seen(*pos_d, first_row + row); }
+  /// Keys per chunk of a row that ends at `hi`. What a window shows may begin and end within a chunk: it lies in one
+  /// more than it would fill.
+  __device__ std::size_t chunk_keys(std::size_t hi) const {
+    if (range.window == 0) return hip_attend_chunk(hi, most_chunks);
+    return hip_attend_chunk(range.window < hi ? range.window : hi, most_chunks - 1);
+  }
+  /// Of the chunks that a row sees each has a place of its own.
+  __device__ unsigned place(std::size_t chunk) const {
+    return static_cast<unsigned>(chunk) % static_cast<unsigned>(places);
+  }
   /// Partial result of one (row, head, chunk): dim sums, then maximum and sum of weights.
-  __device__ float* partial(float* all, std::size_t row, std::size_t head, std::size_t chunk) const {
-    return all + ((row * n_heads + head) * places + chunk) * (dim + 2);
+  __device__ float* partial(float* all, std::size_t row, std::size_t head, unsigned place) const {
+    return all + ((row * n_heads + head) * places + place) * (dim + 2);
   }
 };
 
@@ -102,8 +112,8 @@ struct HipAttend {
     q += first * shape.n_heads * Dim;
   }
 
-  /// Item: (row and group of queries, chunk, kv head). Inlined by force, as are its parts: shared memory of a function
-  /// that two kernels call would be every kernel's.
+  /// Item: (row and group of queries, chunk among those that the row sees, kv head). Inlined by force, as are its
+  /// parts: shared memory of a function that two kernels call would be every kernel's.
   __device__ __forceinline__ void block(const Item& item) const {
     const std::size_t group = shape.n_heads / shape.n_kv_heads;
     const std::size_t groups = (group + queries - 1) / queries;
@@ -116,9 +126,10 @@ struct HipAttend {
     if (span.hi <= span.lo) return;
     const auto seen_lo = static_cast<std::size_t>(span.lo);
     const auto seen_hi = static_cast<std::size_t>(span.hi);
-    const std::size_t size = hip_attend_chunk(seen_hi, shape.most_chunks);
-    const std::size_t chunk_lo = item.y * size;
-    if (chunk_lo >= seen_hi || chunk_lo + size <= seen_lo) return;
+    const std::size_t size = shape.chunk_keys(seen_hi);
+    const std::size_t chunk = seen_lo / size + item.y;
+    const std::size_t chunk_lo = chunk * size;
+    if (chunk_lo >= seen_hi) return;
     const std::size_t lo = chunk_lo > seen_lo ? chunk_lo : seen_lo;
     const std::size_t hi = chunk_lo + size < seen_hi ? chunk_lo + size : seen_hi;
 
@@ -148,7 +159,7 @@ struct HipAttend {
     for (std::size_t key = lo / step * step + team * keys; key < hi; key += step) {
       if (key + keys > lo) turn(key, lo, hi, item.z * Dim + lane * n, qs, q_sum, s);
     }
-    merge(row, head, static_cast<unsigned>((item.z + 1) * group), item.y, lane, team, s);
+    merge(row, head, static_cast<unsigned>((item.z + 1) * group), shape.place(chunk), lane, team, s);
   }
 
  private:
@@ -237,7 +248,7 @@ struct HipAttend {
 
   /// Folds the teams' results, ascending, into the chunk's partials. Heads from `end` on are not there: other words for
   /// what block() asks, or a compiler keeps its four answers, in scalar registers, over the whole loop.
-  __device__ __forceinline__ void merge(unsigned row, unsigned head, unsigned end, std::size_t chunk, unsigned lane,
+  __device__ __forceinline__ void merge(unsigned row, unsigned head, unsigned end, unsigned place, unsigned lane,
                                         unsigned team, const Sums& s) const {
     __shared__ float tops[queries][hip_attend_teams];
     __shared__ float weights[queries][hip_attend_teams];
@@ -259,7 +270,7 @@ struct HipAttend {
       for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = (s.o[i][e] + s.offset[i]) * c;
       __syncthreads();
       if (head + i < end) {  // heads that are not there take part in the barriers
-        float* const out = shape.partial(partials, row, head + i, chunk);
+        float* const out = shape.partial(partials, row, head + i, place);
         for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
           float sum = 0.0F;
 #pragma unroll
@@ -298,18 +309,18 @@ struct HipAttendFold {
       for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) y[d] = 0.0F;
       return;
     }
-    const std::size_t size = hip_attend_chunk(static_cast<std::size_t>(span.hi), shape.most_chunks);
+    const std::size_t size = shape.chunk_keys(static_cast<std::size_t>(span.hi));
     const std::size_t first = static_cast<std::size_t>(span.lo) / size;
     const std::size_t last = static_cast<std::size_t>(span.hi - 1) / size;
     const float* const at = shape.partial(partials, item.y, item.x, 0);
     const std::size_t stride = shape.dim + 2;
     float top = f32_from_bits(f32_minus_inf_bits);
-    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[c * stride + shape.dim]);
+    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[shape.place(c) * stride + shape.dim]);
     for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) {
       float l = 0.0F;
       float o = 0.0F;
       for (std::size_t c = first; c <= last; ++c) {
-        const float* const part = at + c * stride;
+        const float* const part = at + shape.place(c) * stride;
         const float w = part[shape.dim] == top ? 1.0F : exp2f(part[shape.dim] - top);
         l = fmaf(part[shape.dim + 1], w, l);
         o = fmaf(part[d], w, o);
