@@ -148,9 +148,17 @@ TEST_CASE("rows of one call whose chunks begin at different keys of a plane", "[
   s.layout = L::split;
   s.n_heads = s.n_kv = 16;  // 32 chunks: up to 8,192 keys in chunks of 256, then of 384
   s.dk = s.dv = 128;
-  s.base = 460;  // in a chunk of 256 from key 256 on, in one of 384 from key 384 on
-  const BatchOn<Gpu> b(dev, s, {8210, 700}, 5);
-  const std::vector<Turn> turns = {{8186, 16}, {690, 2}};
+  // Row 460 is in a chunk of 256 from key 256 on, and in one of 384 from key 384 on; row 600 from 512 and from 384.
+  for (const std::size_t base : {std::size_t{460}, std::size_t{600}}) {
+    s.base = base;
+    const BatchOn<Gpu> b(dev, s, {8210, 700}, 5);
+    const std::vector<Turn> turns = {{8186, 16}, {690, 2}};
+    CHECK((b.together(dev, turns) == b.alone(dev, turns)));
+  }
+  s.base = 0;
+  s.window = 8000;  // 31 chunks: of 256 up to 7,936 keys
+  const BatchOn<Gpu> b(dev, s, {8210, 8000}, 5);
+  const std::vector<Turn> turns = {{7928, 16}, {7990, 10}};
   CHECK((b.together(dev, turns) == b.alone(dev, turns)));
 }
 

@@ -138,6 +138,21 @@ TEST_CASE("tuned attend behind a window, where chunks take the places of those b
   });
 }
 
+TEST_CASE("tuned attend behind a window as long as all places: it lies in one chunk more than it fills", "[tuned]") {
+  KvShape s;
+  s.k_format = s.v_format = F::f16;
+  s.dk = s.dv = 128;
+  s.n_heads = s.n_kv = 17;
+  s.rows = 4460;
+  s.window = memra::detail::attend_most_chunks(s.n_kv, s.dv) * 256;
+  REQUIRE(s.window == 4096);
+  Gpu dev = make_gpu();
+  memra::HostDev host;
+  const AttendOn<Gpu> a(dev, s, 4450, 5);
+  const AttendOn<memra::HostDev> b(host, s, 4450, 5);
+  CHECK(distance(a.run(dev, 4449, 1), b.run(host, 4449, 1)) < 1e-5);
+}
+
 TEST_CASE("sequences that attend in one launch get the bits of a call each", "[tuned]") {
   Gpu dev = make_gpu();
   for (const F f : {F::q8_0, F::f16, F::f32}) {  // the last by portable kernels

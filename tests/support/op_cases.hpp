@@ -136,10 +136,11 @@ struct AttendOn {
     return p.bytes();
   }
 
-  /// Output of query rows [pos, pos + t) in one call.
+  /// Output of query rows [pos, pos + t) in one call; nothing if it wrote behind its scratch.
   Bytes run(Dev& dev, std::size_t pos, std::size_t t) const {
     const std::size_t bytes = memra::detail::attend_scratch_bytes(s.n_heads, s.n_kv, s.dk, s.dv, t);
-    const OnDev<Dev> scratch(dev, bytes);
+    constexpr std::size_t guard = 4096;
+    const OnDev<Dev> scratch(dev, bytes + guard);
     const OnDev<Dev> out(dev, t * s.n_heads * s.dv * 4);
     const OnDev<Dev> pos_d(dev, std::vector<std::int32_t>{static_cast<std::int32_t>(pos)});
     memra::KvReadView view{{k.data(), ks, s.base, s.ring},
@@ -153,6 +154,11 @@ struct AttendOn {
     if (s.v_in_k) view.v = {};
     const memra::AttendArgs a{q.floats() + pos * s.n_heads * s.dk, out.floats(), s.n_heads, 0.125F};
     memra::check(memra::ops_for<Dev>(dev).attend(view, a, {scratch.data(), bytes}));
+    Bytes behind(guard);
+    memra::check(dev.download(behind.data(), scratch.data() + bytes, guard));
+    for (const std::byte x : behind) {
+      if (x != std::byte{0xFF}) return {};  // written behind the scratch's end
+    }
     Bytes b = out.bytes();
     b.resize(t * s.n_heads * s.dv * 4);
     return b;

@@ -90,7 +90,7 @@ struct CudaAttendShape {
     const std::size_t reach = std::min(pos_bound + first_row + rows, end);
     if (reach == 0) return 0;
     const std::size_t size = chunk_keys(reach);
-    const std::size_t seen = window == 0 ? reach : std::min(reach, window + size);
+    const std::size_t seen = window == 0 || window >= reach ? reach : std::min(reach, window + size);
     return (seen + size - 1) / size;
   }
   __device__ AttendSpan span(std::int32_t pos, std::size_t row) const {

@@ -276,7 +276,7 @@ __device__ inline void barrier_wait([[maybe_unused]] std::uint32_t barrier, [[ma
   }
 #endif
 }
-/// Before this thread's first copy by a map in memory that the host has written.
+/// Before a block's first copy by a map in memory that the host has written; a barrier between, for other threads'.
 __device__ inline void map_acquire([[maybe_unused]] const void* map) {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" : : "l"(map) : "memory");
