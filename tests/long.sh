@@ -1,7 +1,7 @@
 #!/bin/sh
 # sh tests/long.sh [PART...]     parts: histories mutants fuzz memcheck engine; all of them if none is named
-# What takes too long for tests/run.sh, as many parts at a time as there are cores: about 45 minutes on two that do
-# nothing else.
+# What takes too long for tests/run.sh, as many parts at a time as there are cores: about an hour on two that do nothing
+# else.
 #   histories  three minutes of each machine, and about one under the sanitizers: on one core of 2 GHz it does 30,000
 #              operations a second of a cache, 95,000 of a draft cache, 6,500 of rounds, 65,000 of late failures.
 #              HISTORIES=10 for ten times as many
