@@ -11,10 +11,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memra/cuda/attend_add.cuh>
 #include <memra/cuda/attend_block.cuh>
 #include <memra/cuda/attend_grid.cuh>
 #include <memra/cuda/attend_mma.cuh>
+#include <memra/cuda/attend_partial.cuh>
 #include <memra/detail/attend_sequence.hpp>
 #include <memra/launch.hpp>
 
@@ -24,25 +24,25 @@ namespace memra::detail {
 /// keys [16 w, 16 w + 16) of a step for all columns; the weights go through shared memory; then warp w adds up its
 /// elements of V over all keys of the step. So each element is decoded once, whatever the number of rows and heads.
 template <class Block>
-struct CudaAttend : CudaAttendAdd<Block> {
-  using Base = CudaAttendAdd<Block>;
+struct CudaAttend : CudaAttendPartial<Block> {
+  using Base = CudaAttendPartial<Block>;
   using Base::add;
   using Base::barriers_at;
   using Base::Base;
+  using Base::begin_chunk;
   using Base::blank;
   using Base::block_threads;
   using Base::boxes;
   using Base::boxes_at;
   using Base::columns;
+  using Base::finish;
   using Base::flags_at;
   using Base::groups;
   using Base::k;
   using Base::load_queries;
   using Base::mapped;
   using Base::mask;
-  using Base::maxima_at;
   using Base::owners_at;
-  using Base::partials;
   using Base::prepare_queries;
   using Base::ranges_at;
   using Base::score;
@@ -70,22 +70,17 @@ struct CudaAttend : CudaAttendAdd<Block> {
 
   /// Item: (kv head, slice, tile of columns; chunk among those that its rows see). Heads side by side: their rows lie
   /// side by side in memory.
-  __device__ void block(const Item& item) const { run<false>(item, {}, k.maps, v.maps); }
+  __device__ void block(const Item& item) const { run<false>(item, {}, 0, nullptr); }
 
-  /// For CudaAttendShares: whether the item has a row; a sequence's own planes and queries; the chunks of it that begin
-  /// in `units`; memory that is free until then.
+  /// For CudaAttendShares: whether the item has a row; a sequence's own queries; its chunks that begin in `units`; memory
+  /// that is free until then.
   __device__ bool has(const Item& item) const {
     const unsigned heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
     return static_cast<unsigned>(item.x) % tiles * columns < heads * static_cast<unsigned>(shape.rows);
   }
-  __device__ void take(const AttendSequence& s, std::size_t first_row) {
-    k.plane.take(s.k);
-    v.plane.take(s.v);
-    Base::q += first_row * shape.n_heads * Base::dk;
-  }
-  __device__ void turn(const Item& item, AttendUnits units, const AttendSequence& s) const {
-    run<true>(item, units, reinterpret_cast<const CUtensorMap*>(s.k_boxes),
-              reinterpret_cast<const CUtensorMap*>(s.v_boxes));
+  __device__ void take(std::size_t first_row) { Base::q += first_row * shape.n_heads * Base::dk; }
+  __device__ void turn(const Item& item, AttendUnits units, std::int32_t pos, const AttendSequence& s) const {
+    run<true>(item, units, pos, &s);
   }
   __device__ static std::byte* shared() {
     extern __shared__ __align__(1024) std::byte memra_attend_shared[];
@@ -95,13 +90,15 @@ struct CudaAttend : CudaAttendAdd<Block> {
  private:
   /// @tparam Several  the chunks that begin in `units`, one after the other; else the item's
   template <bool Several>
-  __device__ void run(const Item& item, AttendUnits units, const CUtensorMap* k_maps, const CUtensorMap* v_maps) const {
+  __device__ void run(const Item& item, AttendUnits units, std::int32_t pos, const AttendSequence* sequence) const {
     let_next_begin();
     Place at = place(item);
+    at.sequence = sequence;
     if (mapped && at.lane < boxes) {
       const unsigned i = at.lane;
-      const AttendBox box = i < KStage::boxes ? k.box(k_maps, i, at.k_element, 0)
-                                              : v.box(v_maps, i - KStage::boxes, at.v_element, KStage::bytes);
+      const AttendBox box = i < KStage::boxes
+                                ? KStage::box(k_source<Several>(at), i, at.k_element, 0)
+                                : VStage::box(v_source<Several>(at), i - KStage::boxes, at.v_element, KStage::bytes);
       if (at.warp == 0) {
         reinterpret_cast<AttendBox*>(at.shared + boxes_at)[i] = box;
         if constexpr (Several) map_acquire(box.map);  // once for the block
@@ -110,44 +107,84 @@ struct CudaAttend : CudaAttendAdd<Block> {
     if (threadIdx.x < 4) store_shared(at.base + flags_at + 4 * threadIdx.x, 0);
     if (mapped && threadIdx.x == 0) {
       for (unsigned i = 0; i < stages; ++i) barrier_make(at.base + barriers_at + 8 * i, 1);
+      barrier_publish();
     }
-    wait_for_previous();
-    const std::int32_t pos = *shape.pos_d;
     Batch queries;
-    load_queries(at, at.warp * Base::batch, queries);
-    if (mapped && threadIdx.x == 0) barrier_publish();
-    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at);
-    if (threadIdx.x < columns) {
-      const unsigned c = at.first_column + threadIdx.x;
-      const unsigned row = c / at.heads;
-      owners[threadIdx.x] = {row, at.kv_head * at.heads + (c - row * at.heads)};
+    unsigned steps = 0;
+    bool started = false;
+    if constexpr (Several || Tiles > 1) {
+      if constexpr (!Several) {
+        wait_for_previous();
+        pos = uniform(*shape.pos_d);
+      }
+      load_queries(at, at.warp * Base::batch, queries);
+    } else {
+      pos = begin(item, at, queries, steps, started);
     }
-    const uint2 a = span(pos, at.row_a);
-    const uint2 b = span(pos, at.row_b);
+    uint2 a = span(pos, at.row_a);
+    uint2 b = span(pos, at.row_b);
+    if constexpr (Several) {  // what is a sequence's own comes from memory
+      a = {uniform(a.x), uniform(a.y)};
+      b = {uniform(b.x), uniform(b.y)};
+    }
     if (b.x >= b.y) return;
     // Rows on both sides of a rung of the grid: once more, for those on the other side.
     const unsigned size_a = shape.chunk_keys(a.y == 0 ? b.y : a.y);
     const unsigned size_b = shape.chunk_keys(b.y);
-    unsigned steps = 0;
     bool fresh = true;
     for (at.size = size_a;; at.size = size_b) {
       if constexpr (Several) {
         const unsigned whole = at.size / attend_chunk_unit;
-        at.chunk = (units.first + whole - 1) / whole;
-        at.chunks = (units.end + whole - 1) / whole - at.chunk;
+        at.chunk = uniform((units.first + whole - 1) / whole);
+        at.chunks = uniform((units.end + whole - 1) / whole) - at.chunk;
       } else {
         at.chunk = a.x / at.size + static_cast<unsigned>(item.y);
       }
-      pass<Several>(at, pos, a, b, size_a != size_b, fresh, queries, steps);
+      pass<Several>(at, pos, a, b, size_a != size_b, fresh, queries, steps, started);
       if (at.size == size_b) return;
     }
+  }
+
+  /// Waits for the kernel before, having worked out what to copy first from the position as it was until then: it
+  /// nearly always stays that, and copies arrive while it is read again.
+  /// @param steps    of which copies were started
+  /// @param started  and are those of the first pass
+  /// @return the position
+  __device__ std::int32_t begin(const Item& item, Place& at, Batch& queries, unsigned& steps, bool& started) const {
+    auto* const told = reinterpret_cast<std::int32_t*>(at.shared + ranges_at);
+    if (threadIdx.x == 0) *told = load_now(shape.pos_d);  // one for all threads
+    __syncthreads();
+    const std::int32_t guess = uniform(*told);
+    const uint2 a = span(guess, at.row_a);
+    const uint2 b = span(guess, at.row_b);
+    Steps ahead{};
+    if (b.x < b.y) {
+      at.size = shape.chunk_keys(a.y == 0 ? b.y : a.y);
+      at.chunk = a.x / at.size + static_cast<unsigned>(item.y);
+      ahead = steps_of(at, a, b);
+    }
+    wait_for_previous();
+    const std::int32_t now = *shape.pos_d;
+    load_queries(at, at.warp * Base::batch, queries);
+    start<false>(at, ahead, 0);
+    const std::int32_t pos = uniform(now);
+    started = pos == guess && ahead.first < ahead.end;
+    if (pos == guess) return pos;
+    if (mapped) {
+      for (; steps + 1 < stages && ahead.first + steps < ahead.end; ++steps) {
+        barrier_wait(at.base + barriers_at + 8 * steps, 0);
+      }
+    } else {
+      copies_wait<0>();
+    }
+    return pos;
   }
 
   __device__ Place place(const Item& item) const {
     Place at;
     at.shared = shared();
     at.base = shared_address(at.shared);
-    at.warp = threadIdx.x / 32;
+    at.warp = uniform(threadIdx.x / 32);
     at.lane = threadIdx.x % 32;
     at.g = at.lane / 4;
     at.t = at.lane % 4;
@@ -178,10 +215,23 @@ struct CudaAttend : CudaAttendAdd<Block> {
     return at;
   }
 
+  /// A sequence's own planes stay in its table: they are more than the registers of the loop have room for.
+  template <bool Several>
+  __device__ AttendSource k_source(const Place& at) const {
+    if constexpr (Several) return {at.sequence->k, reinterpret_cast<const CUtensorMap*>(at.sequence->k_boxes)};
+    return {k.plane, k.maps};
+  }
+  template <bool Several>
+  __device__ AttendSource v_source(const Place& at) const {
+    if constexpr (Several) return {at.sequence->v, reinterpret_cast<const CUtensorMap*>(at.sequence->v_boxes)};
+    return {v.plane, v.maps};
+  }
+
   /// A step's copies: by the engine, all started by one warp, a lane each, the warps taking turns; or a share of them
   /// by every thread.
   /// @param to      the step's part of shared memory
   /// @param lo, hi  keys outside are not read without the engine
+  template <bool Several>
   __device__ void fetch(const Place& at, unsigned step, unsigned end, std::uint32_t to, std::uint32_t barrier,
                         unsigned lo, unsigned hi) const {
     if (mapped) {
@@ -195,10 +245,34 @@ struct CudaAttend : CudaAttendAdd<Block> {
       }
     } else {
       if (step < end) {
-        k.copy(to, step * step_keys, lo, hi, at.k_element);
-        v.copy(to + KStage::bytes, step * step_keys, lo, hi, at.v_element);
+        k.copy(k_source<Several>(at).plane, to, step * step_keys, lo, hi, at.k_element);
+        v.copy(v_source<Several>(at).plane, to + KStage::bytes, step * step_keys, lo, hi, at.v_element);
       }
       copies_commit();
+    }
+  }
+
+  /// Steps [first, end), of which keys [lo, hi) are wanted.
+  struct Steps {
+    unsigned lo, hi, first, end;
+  };
+  /// Of the block's chunks, what some of the rows sees of which the first and the last see `a` and `b`.
+  __device__ static Steps steps_of(const Place& at, uint2 a, uint2 b) {
+    const unsigned run_lo = at.chunk * at.size;
+    const unsigned run_hi = run_lo + at.chunks * at.size;
+    const unsigned lo = a.x > run_lo ? a.x : run_lo;
+    const unsigned hi = b.y < run_hi ? b.y : run_hi;
+    if (lo >= hi) return {};
+    return {lo, hi, lo / step_keys, (hi + step_keys - 1) / step_keys};
+  }
+  /// Starts the copies of as many as are on their way at a time, the first to place `stage`.
+  template <bool Several>
+  __device__ void start(const Place& at, const Steps& s, unsigned stage) const {
+#pragma unroll 1
+    for (unsigned i = 0; i + 1 < stages; ++i) {
+      const unsigned n = (stage + i) % stages;
+      fetch<Several>(at, s.first + i, s.end, at.base + steps_at + n * step_bytes, at.base + barriers_at + 8 * n, s.lo,
+                     s.hi);
     }
   }
 
@@ -207,19 +281,17 @@ struct CudaAttend : CudaAttendAdd<Block> {
   /// @param mixed  not all rows have chunks of this size
   /// @param fresh  the queries are yet to be prepared
   /// @param steps  barriers' steps so far, over all passes
+  /// @param started  its first copies are on their way already
   template <bool Several>
   __device__ void pass(Place& at, std::int32_t pos, uint2 a, uint2 b, bool mixed, bool& fresh, Batch& queries,
-                       unsigned& steps) const {
+                       unsigned& steps, bool& started) const {
     constexpr unsigned n = step_keys;
     const unsigned run_lo = at.chunk * at.size;
     const unsigned run_hi = run_lo + at.chunks * at.size;
-    const unsigned lo = a.x > run_lo ? a.x : run_lo;  // what some row sees
-    const unsigned hi = b.y < run_hi ? b.y : run_hi;
-    if (lo >= hi) return;
+    const auto [lo, hi, first, end] = steps_of(at, a, b);
+    if (first == end) return;
     const unsigned all_lo = mixed ? hi : b.x;  // what every row sees
     const unsigned all_hi = a.y;
-    const unsigned first = lo / n;
-    const unsigned end = (hi + n - 1) / n;
     const std::uint32_t steps_from = at.base + steps_at;
     const std::uint32_t steps_to = steps_from + stages * step_bytes;
     const std::uint32_t barriers = at.base + barriers_at;
@@ -227,26 +299,26 @@ struct CudaAttend : CudaAttendAdd<Block> {
     // A pass begins with the stage after the last one's.
     unsigned stage = steps % stages;
     std::uint32_t part = steps_from + stage * step_bytes;
-#pragma unroll 1
-    for (unsigned i = 0; i + 1 < stages; ++i) {
-      const unsigned n = (stage + i) % stages;
-      fetch(at, first + i, end, steps_from + n * step_bytes, barriers + 8 * n, lo, hi);
-    }
+    if (!started) start<Several>(at, {lo, hi, first, end}, stage);
+    started = false;
     std::uint32_t before = (stage == 0 ? steps_to : part) - step_bytes;  // the part of the step before
     if (fresh) prepare_queries(at, queries);
     fresh = false;
-    auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at);
+    auto* const owners = reinterpret_cast<uint2*>(at.shared + owners_at);
     auto* const ranges = reinterpret_cast<uint2*>(at.shared + ranges_at);
     if (threadIdx.x < columns) {
-      const unsigned row = owners[threadIdx.x].x;
+      const unsigned c = at.first_column + threadIdx.x;
+      const unsigned row = c / at.heads;
       uint2 r = {0, 0};
       if (row < shape.rows) {
         r = span(pos, row);
+        owners[threadIdx.x].y = shape.place(row, at.kv_head * at.heads + (c - row * at.heads)) - r.x / at.size;
         if (mixed && (r.y == 0 || shape.chunk_keys(r.y) != at.size)) r.y = 0;
         r = {r.x > run_lo ? r.x : run_lo, r.y < run_hi ? r.y : run_hi};
         r = r.x < r.y ? uint2{r.x - run_lo, r.y - run_lo} : uint2{0, 0};
       }
       ranges[threadIdx.x] = r;
+      owners[threadIdx.x].x = row;
     }
     barrier_publish();
     __syncthreads();
@@ -275,7 +347,7 @@ struct CudaAttend : CudaAttendAdd<Block> {
       if (edge) mask(at, step * n - run_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
       // Every warp is past the step before this one: its keys' place is free.
-      fetch(at, step + stages - 1, end, before, barriers + 8 * (stage == 0 ? stages - 1 : stage - 1), lo, hi);
+      fetch<Several>(at, step + stages - 1, end, before, barriers + 8 * (stage == 0 ? stages - 1 : stage - 1), lo, hi);
       add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - run_lo) : -1, o);
       before = part;
       part += step_bytes;
@@ -296,82 +368,11 @@ struct CudaAttend : CudaAttendAdd<Block> {
     if constexpr (!Several) finish(at, chunk, 0, exponent, sum, o);
   }
 
-  __device__ static void begin_chunk(float (&exponent)[Tiles][2], float (&sum)[Tiles][2], Sums& o) {
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) {
-        exponent[i][j] = attend_no_exponent;
-        sum[i][j] = 0.0F;
-      }
-#pragma unroll
-      for (unsigned j = 0; j < 8 * groups; ++j) o[j / 4][i][j % 4] = 0.0F;
-    }
-  }
-
   __device__ void wait_for_copies() const {
     if (stages == 2) {
       copies_wait<0>();
     } else {
       copies_wait<1>();
-    }
-  }
-
-  /// @param from  the chunk's first key, as `ranges` count
-  __device__ void finish(const Place& at, unsigned chunk, unsigned from, const float (&exponent)[Tiles][2],
-                         float (&sum)[Tiles][2], const Sums& o) const {
-    auto* const sums = reinterpret_cast<float*>(at.shared + maxima_at);
-    const auto* const owners = reinterpret_cast<const uint2*>(at.shared + owners_at);
-    const auto* const ranges = reinterpret_cast<const uint2*>(at.shared + ranges_at);
-    __syncthreads();
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) {
-#pragma unroll
-        for (unsigned distance = 4; distance < 32; distance *= 2) {
-          sum[i][j] = __fadd_rn(sum[i][j], __shfl_xor_sync(0xffffffffU, sum[i][j], distance));
-        }
-        if (at.g == 0) sums[at.warp * columns + 8 * i + 2 * at.t + j] = sum[i][j];
-      }
-    }
-    const unsigned place = shape.place(chunk);
-    // e is the same in all warps.
-    float* const exponents = sums + warps * columns;
-    const auto sees = [&](unsigned c) { return ranges[c].x < from + at.size && ranges[c].y > from; };
-    if (at.warp == 0 && at.g == 0) {
-#pragma unroll
-      for (unsigned i = 0; i < 2 * Tiles; ++i) {
-        exponents[8 * (i / 2) + 2 * at.t + i % 2] = -exponent[i / 2][i % 2];
-      }
-    }
-#pragma unroll
-    for (unsigned i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < 2; ++j) {
-        const unsigned c = 8 * i + 2 * at.t + j;
-        if (!sees(c)) continue;
-        float* const own =
-            shape.partial(partials, owners[c].x, owners[c].y, place) + at.slice * slice_dims + at.warp * groups * 32;
-#pragma unroll
-        for (unsigned n = 0; n < 2 * groups; ++n) {
-          float* const to = own + n / 2 * 32 + Values::element(n % 2, at.g, 0);
-          if constexpr (Values::element(0, 0, 1) == 1) {
-            *reinterpret_cast<float2*>(to) = {o[n][i][j], o[n][i][j + 2]};
-          } else {
-            to[0] = o[n][i][j];
-            own[n / 2 * 32 + Values::element(n % 2, at.g, 1)] = o[n][i][j + 2];
-          }
-        }
-      }
-    }
-    __syncthreads();
-    if (at.slice != 0) return;
-    for (unsigned c = threadIdx.x; c < columns; c += block_threads) {
-      if (!sees(c)) continue;
-      float l = sums[c];
-      for (unsigned w = 1; w < warps; ++w) l = __fadd_rn(l, sums[w * columns + c]);
-      *shape.weight(partials, owners[c].x, owners[c].y, place) = {exponents[c], l};
     }
   }
 };

@@ -99,7 +99,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
 #pragma unroll
         for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
       }
-    } else if (edge >= 0 && __syncthreads_or(wild_values(at, part)) != 0) {
+    } else if (edge >= 0 && block_any(wild_values(at, part))) {
       return add_by_rows(at, part, weights, edge, o);
     }
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;

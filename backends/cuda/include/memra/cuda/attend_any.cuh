@@ -147,7 +147,7 @@ struct CudaAttendAny {
         l[n] += __shfl_xor_sync(0xffffffffU, l[n], distance);
       }
     }
-    merge(shared, shape.place(static_cast<unsigned>(chunk)), row, head, queries, warp, lane, m, l, o);
+    merge(shared, static_cast<unsigned>(item.y), row, head, queries, warp, lane, m, l, o);
   }
 
  private:
@@ -201,8 +201,8 @@ struct CudaAttendAny {
     }
   }
 
-  /// Folds the warps' results, ascending, into the chunk's partial.
-  __device__ void merge(float* shared, unsigned place, std::size_t row, std::size_t head, unsigned queries,
+  /// Folds the warps' results, ascending, into the partial of that chunk of those that the row sees.
+  __device__ void merge(float* shared, unsigned chunk, std::size_t row, std::size_t head, unsigned queries,
                         unsigned warp, unsigned lane, const float (&m)[Queries], const float (&l)[Queries],
                         const float (&o)[Queries][Quads][4]) const {
     const std::size_t stride = shape.dv + 2;
@@ -240,9 +240,9 @@ struct CudaAttendAny {
         }
       }
       if (d < shape.dv) {
-        shape.partial(partials, row, head + n, place)[d] = sum;
+        shape.partial(partials, shape.place(row, head + n) + chunk)[d] = sum;
       } else {
-        reinterpret_cast<float*>(shape.weight(partials, row, head + n, place))[d - shape.dv] = sum;
+        reinterpret_cast<float*>(shape.weight(partials, shape.place(row, head + n) + chunk))[d - shape.dv] = sum;
       }
     }
   }

@@ -13,21 +13,18 @@
 
 namespace memra::detail {
 
-/// What is a sequence's own in a kernel of a single call: planes, position, rows, where queries and partial results
-/// are.
-/// @return whether it has rows in this pass
-template <class One>
-__device__ bool take_sequence(One& own, const AttendBatchView& batch, std::size_t i, std::size_t stride) {
-  const AttendSequence& s = batch.table[i];
-  const AttendBatchView::Rows rows = batch.rows_of(i);
-  if (rows.count <= own.shape.first_row) return false;
-  const std::size_t left = rows.count - own.shape.first_row;
-  if (left < own.shape.rows) own.shape.rows = left;
-  own.shape.base = static_cast<std::size_t>(s.range.base);
-  own.shape.end = static_cast<std::size_t>(s.range.end);
-  own.shape.pos_d = s.kv.at.pos_d;
-  own.partials += i * stride;
-  own.take(s, rows.first);
+/// What is a sequence's own of what the kernels of a call know, and never changes.
+__device__ inline void take_sequence(CudaAttendShape& shape, const AttendSequence& s) {
+  shape.base = static_cast<std::size_t>(s.range.base);
+  shape.end = static_cast<std::size_t>(s.range.end);
+  shape.pos_d = s.kv.at.pos_d;
+}
+/// And its rows.
+/// @return whether it has some in this pass
+__device__ inline bool take_rows(CudaAttendShape& shape, AttendBatchView::Rows rows) {
+  if (rows.count <= shape.first_row) return false;
+  const std::size_t left = rows.count - shape.first_row;
+  if (left < shape.rows) shape.rows = left;
   return true;
 }
 
@@ -45,14 +42,24 @@ struct CudaAttendBatch {
   std::size_t stride;  ///< of sequences' partial results
 
   __device__ void block(const Item& item) const {
-    wait_for_previous();
     let_next_begin();
     const std::size_t depth = one.depth();
     const std::size_t sequence = item.z / depth;
-    One own = one;
-    if (!take_sequence(own, batch, sequence, stride)) return;
     const Item mine{item.x, item.y, item.z - sequence * depth};
-    if (own.has(mine)) own.block(mine);
+    const AttendSequence& s = batch.table[sequence];
+    One own = one;
+    own.partials += sequence * stride;
+    take_sequence(own.shape, s);
+    [[maybe_unused]] const std::int32_t guess = load_now(own.shape.pos_d);
+    wait_for_previous();
+    const AttendBatchView::Rows rows = batch.rows_of(sequence);
+    if (!take_rows(own.shape, rows) || !own.has(mine)) return;
+    own.take(s, rows.first);
+    if constexpr (requires { own.block(mine, guess); }) {
+      own.block(mine, guess);
+    } else {
+      own.block(mine);
+    }
   }
 };
 
@@ -105,17 +112,33 @@ struct CudaAttendShares {
     one.mapped = one.mapped && batch.described;
   }
 
+  /// Which share is its own a block works out while the kernel before this one ends, from positions and rows as they
+  /// are until then. Nearly always they stay that: what it then waits for is one look at memory.
   __device__ void block(const Item& item) const {
-    wait_for_previous();
     let_next_begin();
-    const Share s = share(item);
+    const auto wanted = static_cast<unsigned>(item.y);
+    const bool dealt = batch.n <= most_sequences;
+    Share s = dealt ? share(item) : Share{wanted, 0, 1};
+    wait_for_previous();
+    AttendBatchView::Rows rows = batch.rows_of(s.sequence);
+    std::int32_t pos = *batch.table[s.sequence].kv.at.pos_d;
+    if (dealt && block_any(changed(item))) {
+      s = share(item);
+      rows = batch.rows_of(s.sequence);
+      pos = *batch.table[s.sequence].kv.at.pos_d;
+    }
+    s.sequence = uniform(s.sequence);
+    const AttendSequence& sequence = batch.table[s.sequence];
     One own = one;
-    if (s.of == 0 || !take_sequence(own, batch, s.sequence, stride) || !own.has(item)) return;
-    AttendUnits u = own.shape.units(*own.shape.pos_d);
+    own.partials += s.sequence * stride;
+    take_sequence(own.shape, sequence);
+    if (s.of == 0 || !take_rows(own.shape, rows) || !own.has(item)) return;
+    own.take(rows.first);
+    AttendUnits u = own.shape.units(pos);
     const std::size_t n = u.end - u.first;
     u.end = u.first + static_cast<unsigned>(n * (s.i + 1) / s.of);
     u.first += static_cast<unsigned>(n * s.i / s.of);
-    if (u.first < u.end) own.turn(item, u, batch.table[s.sequence]);
+    if (u.first < u.end) own.turn(item, u, pos, sequence);
   }
 
  private:
@@ -124,17 +147,31 @@ struct CudaAttendShares {
     unsigned sequence, i, of;
   };
 
+  /// Of a sequence's keys, by what is in memory now.
+  __device__ float units_now(const Item& item, unsigned sequence) const {
+    const AttendSequence& s = batch.table[sequence];
+    One own = one;
+    const std::int32_t first = load_now(batch.starts + sequence);
+    const std::int32_t end = load_now(batch.starts + sequence + 1);
+    const std::int32_t pos = load_now(s.kv.at.pos_d);
+    take_sequence(own.shape, s);
+    AttendUnits u;
+    if (take_rows(own.shape, batch.rows_between(first, end)) && own.has(item)) u = own.shape.units(pos);
+    return static_cast<float>(u.end - u.first);
+  }
+  /// Whether units are not those that `share` went by.
+  __device__ bool changed(const Item& item) const {
+    const auto* const units = reinterpret_cast<const float*>(One::shared());
+    bool other = false;
+    for (unsigned i = threadIdx.x; i < batch.n; i += block_threads) other = other || units[i] != units_now(item, i);
+    return other;
+  }
+
   __device__ Share share(const Item& item) const {
     const auto n = static_cast<unsigned>(batch.n);
     const auto wanted = static_cast<unsigned>(item.y);
-    if (n > most_sequences) return {wanted, 0, 1};
     auto* const units = reinterpret_cast<float*>(One::shared());  // of each sequence
-    for (unsigned i = threadIdx.x; i < n; i += block_threads) {
-      One own = one;
-      AttendUnits u;
-      if (take_sequence(own, batch, i, stride) && own.has(item)) u = own.shape.units(*own.shape.pos_d);
-      units[i] = static_cast<float>(u.end - u.first);
-    }
+    for (unsigned i = threadIdx.x; i < n; i += block_threads) units[i] = units_now(item, i);
     __syncthreads();
     const float size = size_of_share(units);
     const unsigned lane = threadIdx.x % 32;

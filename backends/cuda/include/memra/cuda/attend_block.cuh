@@ -9,6 +9,7 @@
 #include <memra/cuda/attend_mma.cuh>
 #include <memra/cuda/attend_stage.cuh>
 #include <memra/cuda/attend_tile.cuh>
+#include <memra/detail/attend_sequence.hpp>
 #include <memra/ops.hpp>
 #include <memra/views.hpp>
 
@@ -110,9 +111,9 @@ struct CudaAttendBlock {
   }
 
   // Shared memory: weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8]; per
-  // warp and column maxima (then sums of weights, then exponents); factors of scores; per column keys it sees, row and
-  // query head; a byte per warp: whether its scores passed the top, or V's scales what halves hold; what the copy
-  // engine brings; barriers; steps.
+  // warp and column maxima (then sums of weights, then exponents); factors of scores; per column keys it sees; its row,
+  // and where chunk 0 would have its partial result if the first that the row sees has the first; a byte per warp:
+  // whether its scores passed the top, or V's scales what halves hold; what the copy engine brings; barriers; steps.
   static constexpr unsigned step_bytes = KStage::bytes + VStage::bytes;
   static constexpr unsigned boxes = KStage::boxes + VStage::boxes;
   static_assert(boxes <= 32);
@@ -137,8 +138,9 @@ struct CudaAttendBlock {
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
     unsigned k_quants, k_scales;
     unsigned v_quants[groups], v_scales[groups], v_fifths[groups];
-    bool v_upper[groups];  ///< half of a word that the scale is
-    unsigned size;         ///< of chunks
+    bool v_upper[groups];            ///< half of a word that the scale is
+    unsigned size;                   ///< of chunks
+    const AttendSequence* sequence;  ///< of a batch
     std::byte* shared;
     std::uint32_t base;
   };

@@ -40,47 +40,52 @@ struct CudaAttendFold {
 
   __device__ void block(const Item& item) const {
     let_next_begin();
-    wait_for_previous();
+    block(item, load_now(shape.pos_d));
+  }
+  /// @param guess  the position as it is before the kernel before this one has ended, which says how many chunks there
+  ///               are: nearly always it stays that, and to read it again then takes no time of its own
+  __device__ void block(const Item& item, std::int32_t guess) const {
+    guess = uniform(guess);
     const auto dv = static_cast<unsigned>(shape.dv);
     float* const y = out + ((shape.first_row + item.y) * shape.n_heads + item.x) * dv;
-    const AttendSpan span = shape.span(item.y);
-    if (span.hi <= span.lo) {
-      for (unsigned d = threadIdx.x; d < dv; d += block_threads) y[d] = 0.0F;
-      return;
-    }
-    const unsigned size = shape.chunk_keys(span.hi);
-    const unsigned first = static_cast<unsigned>(span.lo) / size;
-    const unsigned n = (static_cast<unsigned>(span.hi) - 1) / size - first + 1;
     auto* const all = const_cast<float*>(partials);
-    const auto* const at = reinterpret_cast<const float4*>(shape.partial(all, item.y, item.x, 0));
-    const float2* const own = shape.weight(all, item.y, item.x, 0);
-    const auto places = static_cast<unsigned>(shape.places);
-    const unsigned first_place = shape.place(first);
-    const auto place = [&](unsigned c) {
-      return first_place + c < places ? first_place + c : first_place + c - places;
-    };
+    const unsigned place = shape.place(item.y, item.x);
+    const auto* const at = reinterpret_cast<const float4*>(shape.partial(all, place));
+    const float2* const own = shape.weight(all, place);
     const unsigned quads = dv / 4;
     const unsigned teams = block_threads / quads;
     const unsigned team = threadIdx.x / quads;
     const unsigned quad = threadIdx.x - team * quads;
 
+    unsigned n = 0;  // chunks
     float4 x[Ahead];
     const auto load = [&](unsigned c) {
 #pragma unroll
       for (unsigned i = 0; i < Ahead; ++i, c += teams) {
-        if (c < n && team < teams) x[i] = at[place(c) * quads + quad];
+        if (c < n && team < teams) x[i] = at[c * quads + quad];
       }
     };
+    n = chunks(guess, item.y);
+    wait_for_previous();
+    const std::int32_t pos = *shape.pos_d;
     load(team);  // on its way while the weights are made
+    float2 w = {-INFINITY, 0.0F};
+    if (threadIdx.x < n) w = own[threadIdx.x];
+    if (uniform(pos) != guess) {
+      n = chunks(pos, item.y);
+      load(team);
+      w = threadIdx.x < n ? own[threadIdx.x] : float2{-INFINITY, 0.0F};
+    }
+    if (n == 0) {
+      for (unsigned d = threadIdx.x; d < dv; d += block_threads) y[d] = 0.0F;
+      return;
+    }
 
     __shared__ float weights[attend_chunks_bound];
     __shared__ float tops[warps];
     __shared__ float sums[warps];
-    float top = -INFINITY;
-    float2 w = {-INFINITY, 0.0F};
     static_assert(attend_chunks_bound <= block_threads);
-    if (threadIdx.x < n) w = own[place(threadIdx.x)];
-    top = w.x;
+    float top = w.x;
 #pragma unroll
     for (unsigned distance = 16; distance != 0; distance /= 2) {
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
@@ -125,6 +130,15 @@ struct CudaAttendFold {
     to[1] = o.y / l;
     to[2] = o.z / l;
     to[3] = o.w / l;
+  }
+
+ private:
+  /// That a row sees.
+  __device__ unsigned chunks(std::int32_t pos, std::size_t row) const {
+    const AttendSpan span = shape.span(pos, row);
+    if (span.hi <= span.lo) return 0;
+    const unsigned size = shape.chunk_keys(span.hi);
+    return (static_cast<unsigned>(span.hi) - 1) / size - static_cast<unsigned>(span.lo) / size + 1;
   }
 };
 

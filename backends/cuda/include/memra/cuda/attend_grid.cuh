@@ -111,16 +111,17 @@ struct CudaAttendShape {
     const unsigned from_b = lo / size_b * (size_b / unit);
     return {from_a < from_b ? from_a : from_b, (static_cast<unsigned>(last.hi) + unit - 1) / unit};
   }
-  /// Of the chunks that a row sees each has a place of its own.
-  __device__ unsigned place(unsigned chunk) const { return chunk % static_cast<unsigned>(places); }
-  /// Partial result of one (row, head, chunk): dv sums of weighted values.
-  __device__ float* partial(float* all, std::size_t row, std::size_t head, unsigned place) const {
-    return all + ((row * n_heads + head) * places + place) * dv;
+  /// Which partial result is that of the first chunk that a row sees, for a head; the next chunks' are behind it.
+  /// 32 bits: so many would be terabytes of scratch.
+  __device__ unsigned place(std::size_t row, std::size_t head) const {
+    return static_cast<unsigned>((row * n_heads + head) * places);
   }
+  /// Partial result of one (row, head, chunk): dv sums of weighted values.
+  __device__ float* partial(float* all, unsigned place) const { return all + std::size_t{place} * dv; }
   /// Behind all those: the exponent that its weights are relative to, and the sum of weights.
-  __device__ float2* weight(float* all, std::size_t row, std::size_t head, unsigned place) const {
+  __device__ float2* weight(float* all, unsigned place) const {
     float* const behind = all + rows * n_heads * places * dv;
-    return reinterpret_cast<float2*>(behind) + (row * n_heads + head) * places + place;
+    return reinterpret_cast<float2*>(behind) + place;
   }
 };
 

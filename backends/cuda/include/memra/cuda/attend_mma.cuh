@@ -234,7 +234,7 @@ inline constexpr unsigned multiprocessor_threads = 2048;
 #endif
 
 /// Waits for what the kernel before this one wrote, where this one may have begun early. Nothing is read from or
-/// written to global memory before.
+/// written to global memory before, but for `load_now`.
 __device__ inline void wait_for_previous() {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -245,6 +245,29 @@ __device__ inline void let_next_begin() {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
+}
+
+/// A value that all lanes have, which the compiler can only know after this: what is made of it, and branches by it,
+/// take the uniform registers and no thought of lanes that go apart.
+template <class T>
+__device__ inline T uniform(T v) {
+  return __shfl_sync(0xffffffffU, v, 0);
+}
+/// Whether `x` of any thread of the block: a barrier.
+__device__ inline bool block_any(bool x) {
+  return __any_sync(0xffffffffU, __syncthreads_or(x) != 0) != 0;
+}
+
+/// What is at `p` now. Before wait_for_previous another kernel may be writing it: then it is a guess, to be held
+/// against a read behind that. Not from the first cache, nor left there.
+__device__ inline std::int32_t load_now(const std::int32_t* p) {
+  std::int32_t v;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+#else
+  v = *static_cast<const volatile std::int32_t*>(p);
+#endif
+  return v;
 }
 
 /// A barrier in shared memory for `threads` arrivals and the bytes that one of them announces.

@@ -24,6 +24,12 @@ struct AttendBox {
   bool columns;
 };
 
+/// Where a step's rows come from: a plane, and what the copy engine knows of it.
+struct AttendSource {
+  const PortableSource& plane;
+  const CUtensorMap* maps;
+};
+
 /// One kv head's part of a plane, a step of `keys` rows at a time.
 ///
 /// Shared memory of a step, every part a multiple of 1,024 bytes from its start: quants as boxes [keys][width], width
@@ -116,38 +122,39 @@ struct AttendStage {
   }
 
   /// Box `i` of a step. Rows before and after the plane's become zeros.
-  /// @param from     `maps`, or another plane's of the same shape
   /// @param element  of the plane's rows: first of the head's
   /// @param part     of this plane in a step's
-  __device__ AttendBox box(const CUtensorMap* from, unsigned i, unsigned element, unsigned part) const {
-    const auto base = static_cast<unsigned>(plane.base);
+  __device__ static AttendBox box(const AttendSource& from, unsigned i, unsigned element, unsigned part) {
+    const auto base = static_cast<unsigned>(from.plane.base);
     if (i < quant_boxes) {
       const auto at = static_cast<int>(element / 32 * Facts::group_bytes + i * width);
-      return {from, at, base, part + i * keys * width, false};
+      return {from.maps, at, base, part + i * keys * width, false};
     }
     const bool scales = i == quant_boxes;
-    return {from + (scales ? 1 : 2), static_cast<int>(element / 32 * scale_bytes / column_bytes), base,
+    return {from.maps + (scales ? 1 : 2), static_cast<int>(element / 32 * scale_bytes / column_bytes), base,
             part + (scales ? scales_at : fifths_at), true};
   }
 
   /// By all threads, two per key, without the copy engine. Rows outside [lo, hi) become zeros.
-  __device__ void copy(std::uint32_t to, unsigned first, unsigned lo, unsigned hi, unsigned element) const {
+  /// @param from  `plane`, or another of the same shape
+  __device__ void copy(const PortableSource& from, std::uint32_t to, unsigned first, unsigned lo, unsigned hi,
+                       unsigned element) const {
     constexpr unsigned n = row_bytes / 16;
     const unsigned key = threadIdx.x / 2;
     const bool valid = first + key >= lo && first + key < hi;
-    const std::size_t row = valid ? first + key - plane.base : 0;
+    const std::size_t row = valid ? first + key - from.base : 0;
     if (!wide) {
-      copy_blocks(to, row, valid, element);
+      copy_blocks(from, to, row, valid, element);
       return;
     }
-    const std::byte* const quants = plane.first.quants + row * plane.quant_row + element / 32 * Facts::group_bytes;
+    const std::byte* const quants = from.first.quants + row * from.quant_row + element / 32 * Facts::group_bytes;
 #pragma unroll 2
     for (unsigned i = threadIdx.x % 2; i < n; i += 2) copy_16_async(to + piece_at(key, i), quants + i * 16, valid);
     if constexpr (Facts::blocks) {
       const unsigned at = word_at(key, column_offset(element));
 #pragma unroll 1
       for (unsigned i = threadIdx.x % 2 * 4; i < dims / 32 * scale_bytes; i += 8) {
-        const ConstBlockCursor c = plane.at(row, element / 32 + i / scale_bytes);
+        const ConstBlockCursor c = from.at(row, element / 32 + i / scale_bytes);
         copy_4_async(to + scales_at + at + scale_at(i), c.scales, valid);
         if constexpr (fives) copy_4_async(to + fifths_at + at + scale_at(i), c.fifths, valid);
       }
@@ -170,12 +177,13 @@ struct AttendStage {
   }
 
   /// Blocks of 34, 24 or 18 bytes, aligned to 2: through registers, and waited for.
-  __device__ void copy_blocks(std::uint32_t to, std::size_t row, bool valid, unsigned element) const {
+  __device__ static void copy_blocks(const PortableSource& from, std::uint32_t to, std::size_t row, bool valid,
+                                     unsigned element) {
     if constexpr (Facts::blocks) {
       const unsigned key = threadIdx.x / 2;
 #pragma unroll 1
       for (unsigned group = threadIdx.x % 2; group < dims / 32; group += 2) {
-        const ConstBlockCursor c = plane.at(row, element / 32 + group);
+        const ConstBlockCursor c = from.at(row, element / 32 + group);
         const auto half = [&](const std::byte* p, unsigned n) {
           return valid ? reinterpret_cast<const std::uint16_t*>(p)[n] : std::uint16_t{0};
         };

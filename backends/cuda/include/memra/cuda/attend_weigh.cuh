@@ -46,7 +46,7 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
     const bool over = store_weights(at, turn, s, exponent, more);
     if constexpr (group) barrier_publish();
     bool some_wild = false;
-    if (__syncthreads_or(over || wild)) some_wild = raise(at, turn, over, wild, s, exponent, sum, more, o);
+    if (block_any(over || wild)) some_wild = raise(at, turn, over, wild, s, exponent, sum, more, o);
 #pragma unroll
     for (unsigned i = 0; i < Tiles; ++i) {
 #pragma unroll
@@ -109,7 +109,7 @@ struct CudaAttendWeigh : CudaAttendScore<Block> {
       if constexpr (group) barrier_publish();
       __syncthreads();
     }
-    return ((all[0] | all[1]) & 0x02020202U) != 0;
+    return __any_sync(0xffffffffU, ((all[0] | all[1]) & 0x02020202U) != 0) != 0;
   }
 
   /// @param more  sums of this lane's two weights of a column

@@ -58,13 +58,9 @@ struct HipAttendShape {
     if (range.window == 0) return hip_attend_chunk(hi, most_chunks);
     return hip_attend_chunk(range.window < hi ? range.window : hi, most_chunks - 1);
   }
-  /// Of the chunks that a row sees each has a place of its own.
-  __device__ unsigned place(std::size_t chunk) const {
-    return static_cast<unsigned>(chunk) % static_cast<unsigned>(places);
-  }
-  /// Partial result of one (row, head, chunk): dim sums, then maximum and sum of weights.
-  __device__ float* partial(float* all, std::size_t row, std::size_t head, unsigned place) const {
-    return all + ((row * n_heads + head) * places + place) * (dim + 2);
+  /// Partial result of one (row, head) and chunk of those that the row sees: dim sums, then maximum and sum of weights.
+  __device__ float* partial(float* all, std::size_t row, std::size_t head, unsigned chunk) const {
+    return all + ((row * n_heads + head) * places + chunk) * (dim + 2);
   }
 };
 
@@ -159,7 +155,7 @@ struct HipAttend {
     for (std::size_t key = lo / step * step + team * keys; key < hi; key += step) {
       if (key + keys > lo) turn(key, lo, hi, item.z * Dim + lane * n, qs, q_sum, s);
     }
-    merge(row, head, static_cast<unsigned>((item.z + 1) * group), shape.place(chunk), lane, team, s);
+    merge(row, head, static_cast<unsigned>((item.z + 1) * group), static_cast<unsigned>(item.y), lane, team, s);
   }
 
  private:
@@ -248,7 +244,7 @@ struct HipAttend {
 
   /// Folds the teams' results, ascending, into the chunk's partials. Heads from `end` on are not there: other words for
   /// what block() asks, or a compiler keeps its four answers, in scalar registers, over the whole loop.
-  __device__ __forceinline__ void merge(unsigned row, unsigned head, unsigned end, unsigned place, unsigned lane,
+  __device__ __forceinline__ void merge(unsigned row, unsigned head, unsigned end, unsigned chunk, unsigned lane,
                                         unsigned team, const Sums& s) const {
     __shared__ float tops[queries][hip_attend_teams];
     __shared__ float weights[queries][hip_attend_teams];
@@ -270,7 +266,7 @@ struct HipAttend {
       for (unsigned e = 0; e < n; ++e) sums[team][lane * n + e] = (s.o[i][e] + s.offset[i]) * c;
       __syncthreads();
       if (head + i < end) {  // heads that are not there take part in the barriers
-        float* const out = shape.partial(partials, row, head + i, place);
+        float* const out = shape.partial(partials, row, head + i, chunk);
         for (unsigned d = threadIdx.x; d < Dim; d += block_threads) {
           float sum = 0.0F;
 #pragma unroll
@@ -310,17 +306,17 @@ struct HipAttendFold {
       return;
     }
     const std::size_t size = shape.chunk_keys(static_cast<std::size_t>(span.hi));
-    const std::size_t first = static_cast<std::size_t>(span.lo) / size;
-    const std::size_t last = static_cast<std::size_t>(span.hi - 1) / size;
+    const std::size_t chunks =
+        static_cast<std::size_t>(span.hi - 1) / size - static_cast<std::size_t>(span.lo) / size + 1;
     const float* const at = shape.partial(partials, item.y, item.x, 0);
     const std::size_t stride = shape.dim + 2;
     float top = f32_from_bits(f32_minus_inf_bits);
-    for (std::size_t c = first; c <= last; ++c) top = fmaxf(top, at[shape.place(c) * stride + shape.dim]);
+    for (std::size_t c = 0; c < chunks; ++c) top = fmaxf(top, at[c * stride + shape.dim]);
     for (std::size_t d = threadIdx.x; d < shape.dim; d += block_threads) {
       float l = 0.0F;
       float o = 0.0F;
-      for (std::size_t c = first; c <= last; ++c) {
-        const float* const part = at + shape.place(c) * stride;
+      for (std::size_t c = 0; c < chunks; ++c) {
+        const float* const part = at + c * stride;
         const float w = part[shape.dim] == top ? 1.0F : exp2f(part[shape.dim] - top);
         l = fmaf(part[shape.dim + 1], w, l);
         o = fmaf(part[d], w, o);
