@@ -171,6 +171,10 @@ mutant 'wrappers_canary:calls that fail' 'half a write leaves half the guards' d
   'note(own, policy().wrote(dev_, dst, bytes));' 'if (own.ok()) note(own, policy().wrote(dev_, dst, bytes));'
 mutant 'wrappers_canary:calls that fail' 'a look forgets what is in doubt' detail/wrap_dev.hpp \
   'found = found.as_asynchronous();' ';'
+mutant wrappers_canary:guard_planned 'rows of a prefix run over their planes' detail/prefix_io.hpp \
+  'here.push_back({{dst.at, src.at, bytes}});' 'here.push_back({{dst.at, src.at, bytes + 16}});'
+mutant wrappers_canary:guard_planned 'a state slab is not guarded from its birth' canary_dev.hpp \
+  'if (l->region.size == size) return &l->region;' ''
 mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
 mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'copy_runs(to.size(), to' \

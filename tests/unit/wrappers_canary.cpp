@@ -12,6 +12,7 @@
 #include <memra/host_dev.hpp>
 #include <memra/launch.hpp>
 #include <memra/ordered_dev.hpp>
+#include <memra/placement.hpp>
 #include <memra/plan.hpp>
 #include <memra/poison_dev.hpp>
 #include <memra/round_views.hpp>
@@ -323,6 +324,70 @@ TEST_CASE("CanaryDev guards allocations of a size from their birth", "[wrappers]
   auto longer = memra::check(dev.alloc(513));
   REQUIRE(poke(dev, longer.data() + 100).ok());
   REQUIRE(poke(dev, before.data() + 100).ok());
+}
+
+/// A host that says where allocations are.
+struct Telling : memra::HostDev {
+  std::vector<ByteRange> made;  // address, bytes
+
+  memra::Result<Buffer> alloc(std::size_t n) noexcept {
+    auto b = memra::HostDev::alloc(n);
+    if (b) made.push_back({reinterpret_cast<std::uintptr_t>(b->data()), n});
+    return b;
+  }
+};
+
+/// The slab that was allocated last but `back`: bytes behind its planes are guarded, the last bytes in them are not.
+void slab_is_guarded(memra::CanaryDev<Telling>& dev, std::size_t back, const memra::Plan& plan, memra::SlabKind slab) {
+  const auto& made = dev.inner().made;
+  auto* const data = reinterpret_cast<std::byte*>((made.end() - 1 - static_cast<std::ptrdiff_t>(back))->offset) +
+                     memra::plane_alignment;
+  const auto write = [&](std::size_t at) {
+    data[at] = ~data[at];
+    const bool unseen = dev.check_now().ok();
+    if (unseen) data[at] = ~data[at];
+    return unseen;
+  };
+  std::size_t planes = 0;
+  for (const auto& p : plan.planes) {
+    if (p.slab != slab || p.payload == 0) continue;
+    const std::size_t end = p.offset + p.payload + p.tail_pad;
+    REQUIRE((write(p.offset) && write(end - 1)));
+    REQUIRE_FALSE(write(end));
+    REQUIRE_FALSE(write(p.offset + p.payload + p.pad - 1));
+    ++planes;
+  }
+  REQUIRE(planes > 1);
+}
+
+TEST_CASE("guard_planned guards the planes of snapshots, of prefixes and of what they fill, while they are filled",
+          "[wrappers]") {
+  for (const auto& cfg : {memra_test::hybrid_model(), memra_test::kinds_model()}) {
+    using D = memra::CanaryDev<Telling>;
+    D dev;
+    const auto on_dev = memra::Placement::single(cfg.layers.size(), memra::plane_gap_of(dev));
+    const auto plan = memra::check(memra::plan(cfg, 20, on_dev));
+    const auto at_6 = memra::check(memra::plan(cfg, 6, on_dev));
+    memra::check(memra::guard_planned(dev, plan, cfg));
+    memra::check(memra::guard_planned(dev, at_6, cfg));  // its state slab is the same
+    auto cache = memra::check(memra::Cache<D>::create(dev, cfg, 20));
+    memra::check(memra_test::feed_by(cache, memra_test::stream(6), 3));
+    const auto snap = memra::check(cache.snapshot());
+    slab_is_guarded(dev, 0, plan, memra::SlabKind::state);
+    memra::check(cache.rollback(snap, 0));
+    const std::size_t poked = dev.violations();
+    const auto prefix = memra::check(cache.export_prefix(snap));
+    REQUIRE(dev.violations() == poked);  // the export kept to its planes
+    REQUIRE(prefix.plan().totals.total_bytes == at_6.totals.total_bytes);
+    slab_is_guarded(dev, 1, at_6, memra::SlabKind::rows);
+    slab_is_guarded(dev, 0, at_6, memra::SlabKind::state);
+    const std::size_t poked_too = dev.violations();
+    auto other = memra::check(memra::Cache<D>::from_prefix(dev, cfg, 20, prefix));
+    REQUIRE(memra_test::image(other) == memra_test::image(cache));
+    REQUIRE(dev.violations() == poked_too);
+    memra::check(memra::guard_planes(other));  // in their place
+    REQUIRE(dev.check_now().ok());
+  }
 }
 
 TEST_CASE("a forward that writes one byte past a plane is caught by the next call", "[wrappers]") {
