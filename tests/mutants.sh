@@ -159,6 +159,22 @@ mutant 'cache_rollback:B03 B12 B32' 'every refresh allocates' $c \
   'if (Status s = snap.made_by(*core_->lineage, "snapshot_into"); !s) return s; static_cast<void>(core_->devices[0].dev->alloc(8).ok());'
 mutant wrappers_on_caches:B32 'a rollback asks the device' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; std::int32_t z; static_cast<void>(c.devices[0].dev->download(reinterpret_cast<std::byte*>(&z), reinterpret_cast<std::byte*>(c.stages[0].pos_d), 4).ok());'
+mutant 'wrappers_canary:overruns and fails' 'guards are laid again before anyone looks' canary_dev.hpp \
+  'note(found, check_region(dev, b, r, c.name));' ';'
+mutant 'wrappers_canary:overruns and fails' 'after a call that failed nobody looks' canary_dev.hpp \
+  's.kind() == ErrorKind::device_lost ? Status{} : after(dev, c)' 'Status{}'
+mutant 'wrappers_canary:poisoned away' 'a batch lays guards again before anyone looks' detail/wrap_dev.hpp \
+  'note(seen, policy().writes(dev_, c, items[i].dst, items[i].bytes));' ';'
+mutant 'wrappers_canary:poisoned away' 'guards are replaced before anyone looks' canary_dev.hpp \
+  'if (r.offset != region.offset) return;' 'return;'
+mutant 'wrappers_canary:calls that fail' 'half a write leaves half the guards' detail/wrap_dev.hpp \
+  'note(own, policy().wrote(dev_, dst, bytes));' 'if (own.ok()) note(own, policy().wrote(dev_, dst, bytes));'
+mutant 'wrappers_canary:calls that fail' 'a look forgets what is in doubt' detail/wrap_dev.hpp \
+  'found = found.as_asynchronous();' ';'
+mutant wrappers_canary:guard_planned 'rows of a prefix run over their planes' detail/prefix_io.hpp \
+  'here.push_back({{dst.at, src.at, bytes}});' 'here.push_back({{dst.at, src.at, bytes + 16}});'
+mutant wrappers_canary:guard_planned 'a state slab is not guarded from its birth' canary_dev.hpp \
+  'if (l->region.size == size) return &l->region;' ''
 mutant wrappers_on_caches:B33 'a rollback moves rows' $c 'const std::size_t at = snap.record_->pos;' \
   'const std::size_t at = snap.record_->pos; static_cast<void>(c.devices[0].dev->move(c.devices[0].rows.data(), c.devices[0].rows.data() + 64, at * 64).ok());'
 mutant cache_prefix:B36 'a prefix without recurrent state' detail/prefix_io.hpp 'copy_runs(to.size(), to' \

@@ -32,7 +32,7 @@ struct CanaryViolation {
   std::ptrdiff_t offset = 0;   ///< of the byte from the allocation's data(); negative before it
   std::byte expected{};
   std::byte found{};
-  const char* after = "";  ///< the call after which it was seen: an operation, a kernel, "free" or "check_now"
+  const char* after = "";  ///< the call that it was seen with: an operation, a kernel, "guard", "free" or "check_now"
 };
 
 namespace detail {
@@ -46,12 +46,25 @@ struct CanaryPolicy : WrapPolicy {
     std::size_t size;
     std::vector<ByteRange> guards;  // from data
   };
+  /// What allocations of one size are guarded with from their birth.
+  struct Layout {
+    Region region;  // all of it
+    std::unique_ptr<Layout> next;
+  };
   struct Block {
     WrapBlock at;
+    const Region* planned;  // a Layout's, or nullptr
     std::vector<Region> regions;
     std::unique_ptr<Block> next;
+
+    template <class F>
+    void each_region(const F& f) const noexcept {
+      if (planned != nullptr) f(*planned);
+      for (const Region& r : regions) f(r);
+    }
   };
 
+  std::unique_ptr<Layout> layouts;  // for good: blocks point at them
   std::unique_ptr<Block> blocks;
   std::size_t every = 1;
   std::size_t seen = 0;
@@ -69,11 +82,22 @@ struct CanaryPolicy : WrapPolicy {
     const std::size_t back = front() + at.size;
     if (Status s = dev.fill(at.block, mark, front()); !s) return s;
     if (Status s = dev.fill(at.block + back, mark, at.block_size - back); !s) return s;
-    std::unique_ptr<Block> block(new (std::nothrow) Block{at, {}, nullptr});
+    const Region* const planned = planned_for(at.size);
+    std::unique_ptr<Block> block(new (std::nothrow) Block{at, planned, {}, nullptr});
     if (!block) return Status::failure(ErrorKind::out_of_memory, "alloc", 0, at.size, "no host memory for guards");
+    if (planned != nullptr) {
+      if (Status s = lay(dev, *block, *planned); !s) return s;
+    }
     block->next = std::move(blocks);
     blocks = std::move(block);
     return {};
+  }
+
+  const Region* planned_for(std::size_t size) const noexcept {
+    for (const Layout* l = layouts.get(); l != nullptr; l = l->next.get()) {
+      if (l->region.size == size) return &l->region;
+    }
+    return nullptr;
   }
 
   template <class Dev>
@@ -86,17 +110,30 @@ struct CanaryPolicy : WrapPolicy {
     }
   }
 
-  /// Whole allocations and whole regions are written gaps and all (a cache restores its state slab by one copy).
+  /// Whole allocations and whole regions are written gaps and all (a cache restores its state slab by one copy): that
+  /// is no stray write, but one before it would go with the guards, unseen.
+  template <class Dev>
+  Status writes(Dev& dev, const DevCall& c, const std::byte* dst, std::size_t n) noexcept {
+    Status found;
+    each_overwritten(dst, n, [&](const Block& b, const Region& r) { note(found, check_region(dev, b, r, c.name)); });
+    return found;
+  }
+  /// Also of a call that failed: it may have overwritten half of the guards, and they were looked at before.
   template <class Dev>
   Status wrote(Dev& dev, const std::byte* dst, std::size_t n) noexcept {
+    Status found;
+    each_overwritten(dst, n, [&](const Block& b, const Region& r) { note(found, lay(dev, b, r)); });
+    return found;
+  }
+  /// The regions whose guards a bulk write of [dst, dst + n) overwrites by right.
+  template <class F>
+  void each_overwritten(const std::byte* dst, std::size_t n, const F& f) const noexcept {
     for (const Block* b = blocks.get(); b != nullptr; b = b->next.get()) {
       const bool all = dst == b->at.data && n == b->at.size;
-      for (const Region& r : b->regions) {
-        if (!all && !(dst == b->at.data + r.offset && n == r.size)) continue;
-        if (Status s = lay(dev, *b, r); !s) return s;
-      }
+      b->each_region([&](const Region& r) {
+        if (all || (dst == b->at.data + r.offset && n == r.size)) f(*b, r);
+      });
     }
-    return {};
   }
 
   template <class Dev>
@@ -104,13 +141,17 @@ struct CanaryPolicy : WrapPolicy {
     if (every == 0 || ++seen % every != 0) return {};
     return check_all(dev, c.name);
   }
+  /// A lost device lets nobody look.
+  template <class Dev>
+  Status failed(Dev& dev, const DevCall& c, const Status& s) noexcept {
+    return s.kind() == ErrorKind::device_lost ? Status{} : after(dev, c);
+  }
 
   template <class Dev>
   Status check_all(Dev& dev, const char* what) noexcept {
     Status found;
     for (const Block* b = blocks.get(); b != nullptr; b = b->next.get()) {
-      Status s = check_block(dev, *b, what);
-      if (!s && found.ok()) found = s;
+      note(found, check_block(dev, *b, what));
     }
     return found;
   }
@@ -127,14 +168,17 @@ struct CanaryPolicy : WrapPolicy {
   Status check_block(Dev& dev, const Block& b, const char* what) noexcept {
     const std::size_t back = front() + b.at.size;
     Status found = check_range(dev, b, 0, front(), what);
-    const auto look = [&](std::size_t offset, std::size_t n) {
-      Status s = check_range(dev, b, offset, n, what);
-      if (!s && found.ok()) found = s;
-    };
-    for (const Region& r : b.regions) {
-      for (const ByteRange& g : r.guards) look(front() + g.offset, g.bytes);
+    b.each_region([&](const Region& r) { note(found, check_region(dev, b, r, what)); });
+    note(found, check_range(dev, b, back, b.at.block_size - back, what));
+    return found;
+  }
+
+  template <class Dev>
+  Status check_region(Dev& dev, const Block& b, const Region& r, const char* what) noexcept {
+    Status found;
+    for (const ByteRange& g : r.guards) {
+      note(found, check_range(dev, b, front() + g.offset, g.bytes, what));
     }
-    look(back, b.at.block_size - back);
     return found;
   }
 
@@ -169,57 +213,82 @@ struct CanaryPolicy : WrapPolicy {
 }  // namespace detail
 
 /// A KvDev over `Dev` that guards the 256 bytes before every allocation, at least as many behind it, and, once told
-/// where the planes are (guard, guard_planes), everything between planes: plane_gap() makes plans leave 64 bytes or
-/// more.
+/// where the planes are (guard, guard_sized, guard_planes), everything between planes: plane_gap() makes plans leave 64
+/// bytes or more.
 ///
-/// Guards are looked at after every call that went well (or every k-th: check_every) and on free. A violation is the
-/// Status of the call after which it was seen, device_failure with the allocation, the offset, what was expected and
-/// found; the call itself has been carried out. On free it can only be counted: look at violations(). The guard is then
-/// laid again, so one stray write is reported once. Bulk writes of exactly a whole allocation or a whole guarded region
-/// are taken for what they are, and its guards are laid again.
+/// Guards are looked at
+/// - after every call (or every k-th: check_every), whether it went well or failed: a kernel may overrun and fail;
+/// - before they are laid again: bulk writes of exactly a whole allocation or a whole guarded region are taken for what
+///   they are, and the guards in it are looked at before and laid again after, even if the write failed;
+/// - on free, while the device is there, and by check_now.
+/// They are not after a call that says device_lost, and not before or after one that never came here: what a FaultDev
+/// around this one refuses. The next look finds what was written then.
+///
+/// A violation is the Status of the call that it was seen with, device_failure with the allocation, the offset, what
+/// was expected and found; the call itself has been carried out. Of a call that failed it can only be counted, as on
+/// free: the Status says how the call failed. Look at violations() in the end. The guard is then laid again, so one
+/// stray write is reported once.
 ///
 /// Looking means downloading: on a device with a queue every call then waits. Put an OrderedDev around this one, not
 /// inside. Host memory for the list of allocations is taken as needed.
 template <class Dev>
 class CanaryDev : public detail::WrapDev<Dev, detail::CanaryPolicy> {
   using Base = detail::WrapDev<Dev, detail::CanaryPolicy>;
+  using Policy = detail::CanaryPolicy;
 
  public:
   using Base::Base;
 
   /// Guards the bytes of [start, start + bytes) that are not payload, from now on until the allocation is freed.
-  /// Overwrites them, so nothing of the caller's may be there. Asked again with the same start it replaces the region.
+  /// Overwrites them, so nothing of the caller's may be there. Asked again with the same start it replaces the region,
+  /// after a last look at it.
   ///
   /// @param start    inside a live allocation of this device, as is start + bytes
   /// @param payload  ranges from `start`, ascending, not overlapping, inside `bytes`; pads that kernels may touch
   /// included
-  /// @return bad_argument (nothing guarded), or what the wrapped device says
+  /// @return bad_argument (nothing guarded), a violation of the region replaced, or what the wrapped device says
   Status guard(const std::byte* start, std::size_t bytes, std::span<const ByteRange> payload) {
-    const auto bad = [&](const char* s) {
-      return Status::failure(ErrorKind::bad_argument, "guard", 0, bytes, "%s", s);
-    };
-    for (detail::CanaryPolicy::Block* b = this->policy().blocks.get(); b != nullptr; b = b->next.get()) {
+    for (Policy::Block* b = this->policy().blocks.get(); b != nullptr; b = b->next.get()) {
       const auto from = reinterpret_cast<std::uintptr_t>(start);
       const auto data = reinterpret_cast<std::uintptr_t>(b->at.data);
       if (from < data || from - data > b->at.size || bytes > b->at.size - (from - data)) continue;
-      detail::CanaryPolicy::Region region{from - data, bytes, {}};
-      std::size_t end = 0;
-      for (const ByteRange& p : payload) {
-        if (p.offset < end || p.offset > bytes || p.bytes > bytes - p.offset) {
-          return bad("a payload range is out of order or outside; expected ascending ranges inside the region");
-        }
-        if (p.offset > end) region.guards.push_back({region.offset + end, p.offset - end});
-        end = p.offset + p.bytes;
-      }
-      if (end < bytes) region.guards.push_back({region.offset + end, bytes - end});
+      Policy::Region region{from - data, bytes, {}};
+      if (Status s = leave_gaps(region, payload); !s) return s;
+      Status found;
+      b->each_region([&](const auto& r) {
+        if (r.offset != region.offset) return;
+        detail::note(found, this->policy().check_region(this->inner(), *b, r, "guard"));
+      });
+      if (region.offset == 0) b->planned = nullptr;
       std::erase_if(b->regions, [&](const auto& r) { return r.offset == region.offset; });
       b->regions.push_back(std::move(region));
-      return this->policy().lay(this->inner(), *b, b->regions.back());
+      detail::note(found, this->policy().lay(this->inner(), *b, b->regions.back()));
+      return found;
     }
-    return bad("the region lies in no live allocation of this device");
+    return bad_guard(bytes, "the region lies in no live allocation of this device");
   }
 
-  /// Looks at every guard after every k-th call; 0: only on free and by check_now. 1 at first.
+  /// Guards what is not payload in every allocation of exactly `bytes` bytes that is made from now on, from its birth
+  /// to its end: for what is filled before anybody can ask where it is. Give it sizes that nothing else has.
+  ///
+  /// @param payload  as of guard
+  /// @return bad_argument (nothing changed): of the ranges, or that size is guarded in another way
+  Status guard_sized(std::size_t bytes, std::span<const ByteRange> payload) {
+    Policy::Region region{0, bytes, {}};
+    if (Status s = leave_gaps(region, payload); !s) return s;
+    if (const Policy::Region* known = this->policy().planned_for(bytes)) {
+      const bool same =
+          std::equal(known->guards.begin(), known->guards.end(), region.guards.begin(), region.guards.end(),
+                     [](const ByteRange& a, const ByteRange& b) { return a.offset == b.offset && a.bytes == b.bytes; });
+      return same ? Status{} : bad_guard(bytes, "allocations of this size are guarded in another way");
+    }
+    auto& layouts = this->policy().layouts;
+    layouts.reset(new Policy::Layout{std::move(region), std::move(layouts)});
+    return {};
+  }
+
+  /// Looks at every guard after every k-th call, failed ones included; 0: only before guards are laid again, on free
+  /// and by check_now. 1 at first.
   void check_every(std::size_t k) noexcept { this->policy().every = k; }
   /// Looks at every guard of every live allocation.
   Status check_now() noexcept { return this->policy().check_all(this->inner(), "check_now"); }
@@ -227,6 +296,26 @@ class CanaryDev : public detail::WrapDev<Dev, detail::CanaryPolicy> {
   /// Violations seen since the device was made: what a test looks at in the end.
   std::size_t violations() const noexcept { return this->policy().violations; }
   const std::optional<CanaryViolation>& first_violation() const noexcept { return this->policy().first; }
+
+ private:
+  static Status bad_guard(std::size_t bytes, const char* why) noexcept {
+    return Status::failure(ErrorKind::bad_argument, "guard", 0, bytes, "%s", why);
+  }
+
+  /// Guards of a region: what `payload` leaves of it.
+  static Status leave_gaps(Policy::Region& region, std::span<const ByteRange> payload) {
+    std::size_t end = 0;
+    for (const ByteRange& p : payload) {
+      if (p.offset < end || p.offset > region.size || p.bytes > region.size - p.offset) {
+        return bad_guard(region.size,
+                         "a payload range is out of order or outside; expected ascending ranges inside the region");
+      }
+      if (p.offset > end) region.guards.push_back({region.offset + end, p.offset - end});
+      end = p.offset + p.bytes;
+    }
+    if (end < region.size) region.guards.push_back({region.offset + end, region.size - end});
+    return {};
+  }
 };
 
 static_assert(check_kv_dev<CanaryDev<HostDev>>());

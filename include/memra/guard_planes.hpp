@@ -90,7 +90,26 @@ Status guard_planes(const Cache<Dev>& cache) {
   return {};
 }
 
-/// The same for a draft cache: behind len_d (and a ring's base_d) and behind every K and V plane.
+/// Guards every slab that `dev` allocates from now on for device `device` of a plan of this layout, from its birth. It
+/// is how to guard what is filled before guard_planes could see it: snapshots (state slabs), a prefix at n (its layout
+/// is the plan of n rows; it is one slab of rows and one of state, and both leave the gap between planes that the
+/// device asked for), and a cache that from_prefix or a hand-over fills. A tail of a draft cache and parked logits are
+/// allocations of their own, and guarded as such.
+///
+/// @param plan  with the plane_gap of `dev`: Cache::plan(), CachePrefix::plan() or plan()
+/// @return bad_argument: something else of a slab's size is guarded already
+template <class Dev>
+Status guard_planned(Dev& dev, const Plan& plan, const ModelConfig& cfg, std::size_t device = 0) {
+  for (const SlabKind slab : std::array{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
+    const std::size_t bytes = plan.devices[device].bytes(slab);
+    if (bytes == 0) continue;
+    const auto payload = detail::payload_of(plan, cfg, device, slab);
+    if (Status s = detail::canary_of(dev).guard_sized(bytes, payload); !s) return s;
+  }
+  return {};
+}
+
+/// guard_planes of a draft cache: behind len_d (and a ring's base_d) and behind every K and V plane.
 template <class Dev>
 Status guard_planes(const DflashKv<Dev>& kv) {
   const DflashPlan& plan = kv.plan();

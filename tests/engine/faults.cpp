@@ -9,6 +9,7 @@
 #include <memra/fault_dev.hpp>
 #include <memra/guard_planes.hpp>
 #include <memra/host_dev.hpp>
+#include <memra/plan.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,8 +26,8 @@ using Dev = memra::FaultDev<memra::CountingDev<memra::CanaryDev<memra::HostDev>>
 struct Engine {
   explicit Engine(const tiny::ModelFiles& files)
       : config(tiny::state_config(files.config, memra::Format::q8_0, memra::Format::q5_1)) {
-    memra::detail::canary_of(dev).check_every(
-        0);  // guards are looked at once per attempt: there are thousands of calls
+    // Guards are looked at twice per attempt: there are thousands of calls.
+    memra::detail::canary_of(dev).check_every(0);
     cache.emplace(memra::check(memra::Cache<Dev>::create(dev, config, 32, rig::all_rounds(files))));
     memra::check(memra::guard_planes(*cache));
     trunk.emplace(memra::check(tiny::Trunk<Dev>::create(files.config, files.weights, *cache, tiny::TrunkOptions{8})));
@@ -48,11 +49,18 @@ struct Engine {
     return s;
   }
 
+  /// No guard has been touched, up to now. Asked before a repair, too, which writes over what it does not look at.
+  bool guards_whole() {
+    auto& canary = memra::detail::canary_of(dev);
+    return canary.check_now().ok() && canary.violations() == 0;
+  }
+
   /// Fails call n of `work` for every n until none is left; `repair` is what comes after a failure.
   /// @return calls of one run
   template <class Work, class Repair>
   std::size_t sweep(const Work& work, const Repair& repair) {
     work();
+    REQUIRE(guards_whole());
     const rig::State want = state();
     repair();
     const std::size_t live = dev.inner().counters().live;
@@ -68,6 +76,7 @@ struct Engine {
       dev.disarm();
       INFO(n << ": " << what);
       REQUIRE(what.empty() == !fired);
+      REQUIRE(guards_whole());
       if (!fired) {
         REQUIRE(rig::first_difference(state(), want).empty());
         return n;
@@ -77,9 +86,10 @@ struct Engine {
       // The tap sink may be with the decoder, in the cache, or gone with the call: never twice.
       REQUIRE(dev.inner().counters().live <= live);
       REQUIRE(dev.inner().counters().live + 1 >= live);
-      REQUIRE(memra::detail::canary_of(dev).check_now().ok());
+      REQUIRE(guards_whole());
       if (n % (5 * MEMRA_TEST_ONE_IN) != 0) continue;
       work();
+      REQUIRE(guards_whole());
       REQUIRE(rig::first_difference(state(), want).empty());
       repair();
     }
@@ -136,6 +146,16 @@ TEST_CASE("C8 a device that fails at every place of a prompt and of a speculativ
     noticed = true;
   }
   REQUIRE(noticed);
+
+  // Red arm: a byte behind a plane is seen, and by a repair that nobody looked before.
+  memra::check(e.cache->rollback(snap, 0));
+  REQUIRE(e.guards_whole());
+  const auto state = *e.cache->recur(0);
+  auto* const behind =
+      const_cast<std::byte*>(reinterpret_cast<const std::byte*>(state.conv + state.conv_elems()) + memra::kv_tail_pad);
+  *behind = std::byte{1};
+  REQUIRE_FALSE(e.cache->rollback(snap, 0).ok());
+  REQUIRE_FALSE(e.guards_whole());
 }
 
 }  // namespace

@@ -2,11 +2,17 @@
 #include <concepts/minimal_dev.hpp>
 #include <cstddef>
 #include <memory>
+#include <memra/cache.hpp>
+#include <memra/canary_dev.hpp>
 #include <memra/counting_dev.hpp>
 #include <memra/fault_dev.hpp>
+#include <memra/guard_planes.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
+#include <memra/kv_dev.hpp>
 #include <memra/launch.hpp>
+#include <memra/placement.hpp>
+#include <memra/plan.hpp>
 #include <string>
 #include <support/catch.hpp>
 #include <support/stand_in.hpp>
@@ -177,8 +183,8 @@ TEST_CASE("FaultDev fails ops by their name", "[wrappers]") {
 }
 
 /// Tries every place where `operation` can fail. @return how many there were; `look` judges the state after each.
-template <class Operation, class Look>
-std::size_t sweep(Dev& dev, Operation operation, Look look) {
+template <class D, class Operation, class Look>
+std::size_t sweep(D& dev, Operation operation, Look look) {
   for (std::size_t n = 1;; ++n) {
     dev.arm(nth(n));
     const memra::Status s = operation();
@@ -190,11 +196,20 @@ std::size_t sweep(Dev& dev, Operation operation, Look look) {
 }
 
 TEST_CASE("a sweep over create finds no leak, and finds one that is planted", "[wrappers]") {
-  Dev dev;
-  const auto create = [&] { return memra::Cache<Dev>::create(dev, memra_test::hybrid_model(), 8).status(); };
-  const std::size_t places = sweep(dev, create, [&] { REQUIRE(dev.inner().counters().live == 0); });
+  memra::FaultDev<memra::CountingDev<memra::CanaryDev<memra::HostDev>>> guarded;
+  auto& guards = guarded.inner().inner();
+  const auto cfg = memra_test::hybrid_model();
+  const auto on_dev = memra::Placement::single(cfg.layers.size(), memra::plane_gap_of(guarded));
+  memra::check(memra::guard_planned(guarded, memra::check(memra::plan(cfg, 8, on_dev)), cfg));
+  const auto create = [&] { return memra::Cache<decltype(guarded)>::create(guarded, cfg, 8).status(); };
+  const std::size_t places = sweep(guarded, create, [&] {
+    REQUIRE(guarded.inner().counters().live == 0);
+    REQUIRE(guards.violations() == 0);
+  });
   REQUIRE(places >= 4);  // three slabs and the position
+  REQUIRE(guards.violations() == 0);
   // Red arm: an operation that keeps its first buffer when its second fails.
+  Dev dev;
   std::vector<Dev::Buffer> leaked;
   std::size_t seen = 0;
   sweep(

@@ -23,6 +23,17 @@ struct WrapBlock {
   std::size_t id = 0;  ///< from 1 in the order of allocation
 };
 
+/// Keeps the first failure of several, asynchronous if one of them is: that work is in doubt is not forgotten over it.
+/// (In place: a Status has its sentence in it, and wrappers see every call.)
+inline void note(Status& found, const Status& s) noexcept {
+  if (s.ok()) return;
+  if (found.ok()) {
+    found = s;
+  } else if (s.asynchronous()) {
+    found = found.as_asynchronous();
+  }
+}
+
 /// A policy that watches nothing; the others derive from it and say what they want to know.
 struct WrapPolicy {
   std::size_t front() const noexcept { return 0; }  ///< bytes before data; plane_alignment multiple
@@ -32,7 +43,13 @@ struct WrapPolicy {
   Status before(const DevCall&) noexcept { return {}; }
   /// Whether a call that `before` kept back is carried out half, as hardware may that fails in the middle.
   bool torn() const noexcept { return false; }
-  /// A bulk call has overwritten [dst, dst + bytes).
+  /// A bulk call is about to be passed on that overwrites [dst, dst + bytes): the last chance to look at what is there.
+  /// It is passed on whatever this says.
+  template <class Dev>
+  Status writes(Dev&, const DevCall&, const std::byte*, std::size_t) noexcept {
+    return {};
+  }
+  /// A bulk call that was passed on has overwritten [dst, dst + bytes), or has failed and may have overwritten some.
   template <class Dev>
   Status wrote(Dev&, const std::byte*, std::size_t) noexcept {
     return {};
@@ -40,6 +57,11 @@ struct WrapPolicy {
   /// After a call went well.
   template <class Dev>
   Status after(Dev&, const DevCall&) noexcept {
+    return {};
+  }
+  /// After a call that was passed on failed with a Status, which stays the call's. What failed half way has run, too.
+  template <class Dev>
+  Status failed(Dev&, const DevCall&, const Status&) noexcept {
     return {};
   }
   template <class Dev>
@@ -123,7 +145,7 @@ class WrapDev : public ForwardKernels<Dev> {
     return bulk(DevOp::upload, dst, n, [&](std::size_t m) { return dev_.upload(dst, host, m); });
   }
   Status download(std::byte* host, const std::byte* src, std::size_t n) noexcept {
-    return bulk(DevOp::download, nullptr, n, [&](std::size_t m) { return dev_.download(host, src, m); });
+    return bulk<false>(DevOp::download, nullptr, n, [&](std::size_t m) { return dev_.download(host, src, m); });
   }
   Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n) noexcept {
     return bulk(DevOp::store_i32, reinterpret_cast<std::byte*>(dst), n * sizeof(std::int32_t),
@@ -148,11 +170,11 @@ class WrapDev : public ForwardKernels<Dev> {
       if (policy().torn()) static_cast<void>(dev_.copy_batch(items, n / 2).ok());
       return s;
     }
-    if (Status s = dev_.copy_batch(items, n); !s) return s;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (Status s = policy().wrote(dev_, items[i].dst, items[i].bytes); !s) return s;
-    }
-    return policy().after(dev_, c);
+    Status seen;
+    for (std::size_t i = 0; i < n; ++i) note(seen, policy().writes(dev_, c, items[i].dst, items[i].bytes));
+    Status own = dev_.copy_batch(items, n);
+    for (std::size_t i = 0; i < n; ++i) note(own, policy().wrote(dev_, items[i].dst, items[i].bytes));
+    return ended(c, own, seen);
   }
   Status copy_peer(std::byte* dst, WrapDev& from, const std::byte* src,
                    std::size_t n) noexcept requires PeerCopyDev<Dev> {
@@ -187,11 +209,11 @@ class WrapDev : public ForwardKernels<Dev> {
   template <class F>
   Status call(const DevCall& c, F&& pass_on) noexcept {
     if (Status s = policy().before(c); !s) return s;
-    if (Status s = pass_on(); !s) return s;
-    return policy().after(dev_, c);
+    return ended(c, pass_on());
   }
 
-  template <class F>
+  /// @tparam Writes  device memory, at dst
+  template <bool Writes = true, class F>
   Status bulk(DevOp op, const std::byte* dst, std::size_t bytes, F&& pass_on) noexcept {
     if (bytes == 0) return pass_on(bytes);
     const DevCall c{op, to_string(op), bytes, dst};
@@ -199,11 +221,25 @@ class WrapDev : public ForwardKernels<Dev> {
       if (policy().torn()) static_cast<void>(pass_on(bytes / 2).ok());
       return s;
     }
-    if (Status s = pass_on(bytes); !s) return s;
-    if (dst != nullptr) {
-      if (Status s = policy().wrote(dev_, dst, bytes); !s) return s;
+    if constexpr (Writes) {
+      const Status seen = policy().writes(dev_, c, dst, bytes);
+      Status own = pass_on(bytes);
+      note(own, policy().wrote(dev_, dst, bytes));
+      return ended(c, own, seen);
+    } else {
+      return ended(c, pass_on(bytes));
     }
-    return policy().after(dev_, c);
+  }
+
+  /// What a call that was passed on says in the end.
+  /// @param own   what the wrapped device said
+  /// @param seen  what the policy saw before
+  Status ended(const DevCall& c, const Status& own, const Status& seen = {}) noexcept {
+    if (own.ok() && seen.ok()) return policy().after(dev_, c);
+    Status all = own;
+    note(all, seen);
+    note(all, own.ok() ? policy().after(dev_, c) : policy().failed(dev_, c, own));
+    return all;
   }
 
   Result<Buffer> make(DevOp op, std::size_t n) noexcept {
@@ -220,12 +256,11 @@ class WrapDev : public ForwardKernels<Dev> {
     auto made = zeroed ? dev_.zeros(whole) : dev_.alloc(whole);
     if (!made) {
       const Status& s = made.status();  // of the size that the caller asked for
-      if (whole == n) return s;
       const Status ours = Status::failure(s.kind(), s.operation(), s.native(), n, "%s", s.text());
-      return s.asynchronous() ? ours.as_asynchronous() : ours;
+      return ended(c, s.asynchronous() ? ours.as_asynchronous() : ours);
     }
     const WrapBlock at{made->data() + policy().front(), n, made->data(), whole, shared_->born + 1};
-    if (Status s = policy().born(dev_, at, zeroed); !s) return s;
+    if (Status s = policy().born(dev_, at, zeroed); !s) return ended(c, s);
     ++shared_->born;
     Buffer buffer(shared_, *std::move(made), at);  // from here on its destructor tells the policy
     if (Status s = policy().after(dev_, c); !s) return s;
