@@ -16,11 +16,11 @@ rules=$(sed -n 's/^- \*\*\([A-Z][0-9]*\)\*\*.*/\1/p' docs/contract.md docs/hando
 [ -n "$rules" ] || { echo "no rules found"; exit 1; }
 missing=0
 for rule in $rules; do
-  grep -qE "[\" ]$rule[\" :,]" "$names" || { echo "no test carries $rule"; missing=1; }
+  grep -qE "[\" ]${rule}[\" :,]" "$names" || { echo "no test carries $rule"; missing=1; }
   case $rule in
     S*)
-      grep -qE "\"$rule[\" :,]" "$properties" || { echo "no property of tests/conformance carries $rule"; missing=1; }
-      grep -qE "[(,] *\"$rule[ \"]" tests/conformance/red_arms.cpp || { echo "no broken device is refused by $rule"; missing=1; }
+      grep -qE "\"${rule}[\" :,]" "$properties" || { echo "no property of tests/conformance carries $rule"; missing=1; }
+      grep -qE "[(,] *\"${rule}[ \"]" tests/conformance/red_arms.cpp || { echo "no broken device is refused by $rule"; missing=1; }
       ;;
   esac
 done
