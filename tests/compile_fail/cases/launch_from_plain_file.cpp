@@ -1,5 +1,5 @@
-// EXPECT: memra: launching needs the backend's ops header in a file that its device compiler reads; a plain C++ file can
-// EXPECT: hold caches and copy, not launch
+// EXPECT: memra: launching needs the backend's ops header in a file that its device compiler reads; a plain C++ file
+// EXPECT: can hold caches and copy, not launch
 // FOLDERS: backends/hip/include tests/support/hip_on_host
 #include <memra/hip/device.hpp>
 
