@@ -8,7 +8,7 @@
 #include <support/catch.hpp>
 #include <vector>
 
-namespace two_threads_cpp {
+namespace conformance_cpp {
 namespace {
 
 using memra_conformance::Property;
@@ -20,10 +20,10 @@ std::vector<Property> of_two_threads() {
   return properties;
 }
 
-TEST_CASE("S9 the property of two threads, alone", "[conformance]") {
+TEST_CASE("S9 the property of two threads, alone", "[threads]") {
   memra_conformance::require_all(of_two_threads<memra::HostDev>());
 }
-TEST_CASE("S9 the property of two threads on a stack of wrappers, alone", "[conformance]") {
+TEST_CASE("S9 the property of two threads on a stack of wrappers, alone", "[threads]") {
   memra_conformance::require_all(of_two_threads<memra::OrderedDev<memra::PoisonDev<memra::HostDev>>>());
 }
 
@@ -42,4 +42,4 @@ TEST_CASE("a race between two devices", "[.][planted][race_of_devices]") {
 }
 
 }  // namespace
-}  // namespace two_threads_cpp
+}  // namespace conformance_cpp
