@@ -37,6 +37,8 @@ static_assert(!memra::DevDownloads<DownloadReturnsBool<false>> && missing<Downlo
 static_assert(!memra::DevStores<StoreTakesInt64<false>> && missing<StoreTakesInt64<false>>() == 1);
 static_assert(!memra::DevSyncs<SyncTakesArgument<false>> && missing<SyncTakesArgument<false>>() == 1);
 static_assert(!memra::DevOrders<EventNeedsStream<false>> && missing<EventNeedsStream<false>>() == 1);
+static_assert(!memra::DevOrders<PublishReturnsVoid<false>> && missing<PublishReturnsVoid<false>>() == 1);
+static_assert(!memra::DevOrders<WaitMayThrow<false>> && missing<WaitMayThrow<false>>() == 1);
 
 // It is a device, but not one that says what became of its work.
 static_assert(missing<WorkLogMayThrow<false>>() == 0 && memra::DevNamesLog<WorkLogMayThrow<false>> &&
@@ -48,6 +50,7 @@ static_assert(memra::KvDev<BufferIsVector<true>> && memra::KvDev<AllocReturnsBuf
               memra::KvDev<MoveReturnsVoid<true>> && memra::KvDev<FillTakesInt<true>> &&
               memra::KvDev<UploadWantsMutableSource<true>> && memra::KvDev<DownloadReturnsBool<true>> &&
               memra::KvDev<StoreTakesInt64<true>> && memra::KvDev<SyncTakesArgument<true>> &&
-              memra::KvDev<EventNeedsStream<true>>);
+              memra::KvDev<EventNeedsStream<true>> && memra::KvDev<PublishReturnsVoid<true>> &&
+              memra::KvDev<WaitMayThrow<true>>);
 
 }  // namespace

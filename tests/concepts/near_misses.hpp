@@ -95,6 +95,20 @@ struct EventNeedsStream : MinimalDev {
   memra::Status wait(const Event&) noexcept { return {}; }
 };
 
+/// Reports nothing.
+template <bool corrected>
+struct PublishReturnsVoid : MinimalDev {
+  std::conditional_t<corrected, memra::Status, void> publish(Event&) noexcept {
+    return std::conditional_t<corrected, memra::Status, void>();
+  }
+};
+
+/// May throw: a half-done change would be left behind.
+template <bool corrected>
+struct WaitMayThrow : MinimalDev {
+  memra::Status wait(const Event&) noexcept(corrected) { return {}; }
+};
+
 /// Optional, but not like this.
 template <bool corrected>
 struct WorkLogMayThrow : MinimalDev {

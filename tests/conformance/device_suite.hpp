@@ -469,6 +469,24 @@ D adopted(memra::Result<D>&& dev) {
   return memra::check(std::move(dev));
 }
 
+/// S9: independence. Alone, so that a race detector can watch it without the rest of the suite.
+template <class Make>
+void independence_properties(std::vector<Property>& out) {
+  out.push_back({"S9 different device objects are independent, also on two threads", [](Report& r) {
+                   Report reports[2];
+                   {
+                     std::thread other([&] {
+                       Made<Make> made;
+                       detail::random_operations(made.dev(), reports[1], 11, 200);
+                     });
+                     Made<Make> made;
+                     detail::random_operations(made.dev(), reports[0], 12, 200);
+                     other.join();
+                   }
+                   for (const Report& one : reports) r.that(one.ok(), one.text());
+                 }});
+}
+
 /// S6 (for devices with a static `adopt(allocator)` alone), S7, S9 and S10.
 template <class Make>
 void boundary_properties(std::vector<Property>& out) {
@@ -530,19 +548,6 @@ void boundary_properties(std::vector<Property>& out) {
          r.that(dev.download(reinterpret_cast<std::byte*>(back.data()), ints->data(), 400), "download");
          r.that(back == std::vector<std::int32_t>(100, -77), "store_i32 read its source after it had returned");
        }});
-  out.push_back({"S9 different device objects are independent, also on two threads", [](Report& r) {
-                   Report reports[2];
-                   {
-                     std::thread other([&] {
-                       Made<Make> made;
-                       detail::random_operations(made.dev(), reports[1], 11, 200);
-                     });
-                     Made<Make> made;
-                     detail::random_operations(made.dev(), reports[0], 12, 200);
-                     other.join();
-                   }
-                   for (const Report& one : reports) r.that(one.ok(), one.text());
-                 }});
   if constexpr (memra::LaunchDev<DevOf<Make>>) {
     out.push_back(
         {"S10 launch runs every item once, in order, with the body it was given", [](Report& r) {
@@ -573,6 +578,7 @@ std::vector<Property> device_properties() {
   copy_properties<Make>(all);
   failure_properties<Make>(all);
   boundary_properties<Make>(all);
+  independence_properties<Make>(all);
   return all;
 }
 

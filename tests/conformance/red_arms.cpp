@@ -1,7 +1,9 @@
 // The suite is itself tested: devices that break one rule each, and the property that must notice.
+#include <array>
 #include <concepts/minimal_dev.hpp>
 #include <conformance/conformance.hpp>
 #include <conformance/erased.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -116,6 +118,54 @@ struct OneBatch : MinimalDev {
   std::shared_ptr<const memra::WorkLog> work_log() noexcept { return log; }
 };
 
+/// Keeps small buffers in the object that stands for them, as some strings do: they move with it.
+struct KeepsInside : MinimalDev {
+  class Buffer {
+   public:
+    Buffer() noexcept = default;
+    explicit Buffer(std::size_t bytes) noexcept : size_(bytes) {}
+    Buffer(Buffer&& o) noexcept : inside_(o.inside_), size_(std::exchange(o.size_, 0)) {}
+    Buffer& operator=(Buffer&& o) noexcept {
+      inside_ = o.inside_;
+      size_ = std::exchange(o.size_, 0);
+      return *this;
+    }
+    ~Buffer() = default;
+    std::byte* data() const noexcept { return size_ == 0 ? nullptr : inside_.data(); }
+    std::size_t size() const noexcept { return size_; }
+    static constexpr std::size_t room = 1024;
+
+   private:
+    alignas(memra::plane_alignment) mutable std::array<std::byte, room> inside_{};
+    std::size_t size_ = 0;
+  };
+  memra::Result<Buffer> alloc(std::size_t n) noexcept {
+    if (n > Buffer::room) return Status::failure(memra::ErrorKind::out_of_memory, "alloc", 0, n, "no memory");
+    return Buffer(n);
+  }
+  memra::Result<Buffer> zeros(std::size_t n) noexcept { return alloc(n); }
+};
+/// Uploads late, from a copy of its own; who copies from it to another object does not wait for that.
+struct PeerGoesAhead : MinimalDev {
+  memra::Result<Buffer> alloc(std::size_t n) noexcept { return zeros(n); }
+  Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
+    late.push_back({dst, std::vector<std::byte>(host, host + n)});
+    return {};
+  }
+  Status download(std::byte* host, const std::byte* src, std::size_t n) noexcept {
+    for (const auto& l : std::exchange(late, {})) std::memcpy(l.dst, l.bytes.data(), l.bytes.size());
+    return MinimalDev::download(host, src, n);
+  }
+  Status copy_peer(std::byte* dst, PeerGoesAhead&, const std::byte* src, std::size_t n) noexcept {
+    return MinimalDev::copy(dst, src, n);
+  }
+  struct Late {
+    std::byte* dst;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Late> late;
+};
+
 struct IgnoresAllocator : HostDev {
   template <class A>
   static IgnoresAllocator adopt(A&) {
@@ -133,6 +183,8 @@ TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
   must_fail(failure_properties<SaysLittle>, "S5");
   must_fail(failure_properties<OneBatch>, "S5 a work log");
   must_fail(boundary_properties<IgnoresAllocator>, "S6");
+  must_fail(memory_properties<KeepsInside>, "S4");
+  must_fail(boundary_properties<PeerGoesAhead>, "S7");
   must_fail(boundary_properties<LaunchesOneTooFew>, "S10");
   if (memra_conformance::under_address_sanitizer()) return;  // it ends the program at the first late read
   must_fail(boundary_properties<UploadsLate>, "S9 upload");
@@ -165,6 +217,19 @@ struct ForgetfulKernels : memra::HostKernels {
     ++b.starts;
     --b.n;
     return memra::HostKernels::attend_batch(d, b, a, ws);
+  }
+};
+/// One that wants more scratch than the plan says.
+struct HungryKernels : memra::HostKernels {
+  template <class D>
+  static Status attend(D& d, const memra::KvReadView& kv, const memra::AttendArgs& a,
+                       const memra::WorkspaceView& ws) noexcept {
+    const std::size_t bytes =
+        memra::detail::attend_scratch_bytes(a.n_heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, kv.at.rows) + 1;
+    if (ws.bytes < bytes) {
+      return Status::failure(memra::ErrorKind::bad_argument, "attend", 0, bytes, "the workspace is too small");
+    }
+    return memra::HostKernels::attend(d, kv, a, ws);
   }
 };
 /// One whose rounds by stash keep the state of before, and one that moves no position at a round's end.
@@ -204,6 +269,7 @@ TEST_CASE("the cache and kernel suites notice what gets lost", "[conformance]") 
   REQUIRE(cache_failures<StoresOne>("D8").size() == 1);
   REQUIRE(kernel_failures<With<ForgetfulKernels>>().size() >= 3);
   REQUIRE(kernel_failures<With<ForgetfulKernels>>("C10 sequences").size() == 1);
+  REQUIRE(kernel_failures<With<HungryKernels>>("S8").size() == 1);
   REQUIRE(kernel_failures<With<IdleKernels>>("R").size() == 1);
   REQUIRE(kernel_failures<With<StuckKernels>>("R").size() == 1);
   REQUIRE(kernel_failures<HostDev>().empty());

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <handover/prefilled.hpp>
+#include <memra/counting_dev.hpp>
 #include <memra/dev_call.hpp>
 #include <memra/fault_dev.hpp>
 #include <memra/handover.hpp>
@@ -220,6 +221,24 @@ TEST_CASE("H7 a receiver that dies is an error of the sender's", "[handover]") {
   auto [a, b] = memory_links(100ms);
   REQUIRE(says(memra::send_state(a, p.cache, tag_of(), &*p.tail), ErrorKind::link_failure, "stands still"));
   static_cast<void>(b);
+}
+
+// The red arm of the race detector over a hand-over, hidden from everything else: both ends on one device.
+TEST_CASE("a race between the two ends of a link", "[.][planted][race_of_ends]") {
+  using Counted = memra::CountingDev<HostDev>;
+  Counted both;
+  const auto cfg = config();
+  const std::vector<std::size_t> fence = {0, cfg.layers.size()};
+  auto [a, b] = memory_links(20s);
+  memra::Status sent;
+  std::thread sender([&, link = &a] {
+    Prefilled<Counted> p({&both}, fence, cfg);
+    sent = memra::send_state(*link, p.cache, tag_of(), &*p.tail, 4096);
+  });
+  static_cast<void>(both.synchronize().ok());
+  const auto taken = memra::receive_state(b, target_of<Counted>({&both}, fence, cfg));
+  sender.join();
+  REQUIRE(sent.ok() == taken.ok());
 }
 
 }  // namespace

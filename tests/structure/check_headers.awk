@@ -54,24 +54,89 @@ function head(text,    depth, i, c) {
 }
 
 function declares_no_object(text) {
+  sub(/^inline +/, "", text)
   return text == "" || text !~ /^[A-Za-z_:}]/ || \
-         text ~ /^(using|typedef|namespace|class|struct|union|enum|friend|concept|static_assert|requires|extern)([^A-Za-z0-9_]|$)/
+         text ~ /^(using|typedef|namespace|class|struct|union|enum|friend|concept|static_assert|requires)([^A-Za-z0-9_]|$)/
 }
 
-# Judges one declaration: `text` up to its `;` or `{`, in a scope of `kind`.
-function judge(text, kind,    decl, before_value) {
+# Where the `<` at `from` closes, or 0: then it is no bracket of template arguments.
+function closes(text, from,    i, c, angle, round) {
+  for (i = from; i <= length(text); i++) {
+    c = substr(text, i, 1)
+    if (c == "(") round++
+    if (c == ")" && --round < 0) return 0
+    if (c == "<" && round == 0) angle++
+    if (c == ">" && round == 0 && substr(text, i - 1, 1) != "-" && --angle == 0) return i
+  }
+  return 0
+}
+
+# `text` without template arguments and decltype(...): what is left of brackets belongs to the declarator.
+function plain(text,    out, i, c, round) {
+  out = ""
+  for (i = 1; i <= length(text); i++) {
+    c = substr(text, i, 1)
+    if (c == "<" && out ~ /[A-Za-z0-9_]$/ && closes(text, i)) i = closes(text, i)
+    else if (c == "(" && out ~ /(^|[^A-Za-z0-9_])decltype *$/) {
+      for (round = 1; round > 0 && ++i <= length(text);) {
+        c = substr(text, i, 1)
+        if (c == "(") round++
+        if (c == ")") round--
+      }
+    } else out = out c
+  }
+  return out
+}
+
+# Is the first bracket of `decl` that of an object and not of a function's parameters? `after` is what ended `decl`.
+# `T (*name)(...)` and `T name(*p)` are objects, and so is what is initialised with a literal. `T name(word)` may be
+# either: with `inline` or `static` and no body it is taken for an object, unless a parameter has a name.
+function brackets_of_object(decl, after,    rest, i, c, depth, start) {
+  rest = substr(decl, index(decl, "(") + 1)
+  if (substr(decl, 1, index(decl, "(") - 1) !~ /[A-Za-z0-9_>*&][ *&]+([A-Za-z_:]|$)/) return 0
+  start = 1
+  for (i = 1; i <= length(rest) && depth >= 0; i++) {
+    c = substr(rest, i, 1)
+    if (start && c != " ") {
+      if (c ~ /["'0-9{*&+-]/ || substr(rest, i) ~ /^(true|false|nullptr)[^A-Za-z0-9_]/) return 1
+      start = 0
+    }
+    if (c == "(") depth++
+    if (c == ")") depth--
+    if (c == "," && depth == 0) start = 1
+  }
+  rest = substr(rest, 1, i - 2)
+  return after == ";" && (has_word(decl, "inline") || has_word(decl, "static")) && decl !~ /= *(default|delete) *$/ &&
+         rest !~ /^ *$/ && rest !~ /[A-Za-z0-9_:][*& ]+[A-Za-z_]/
+}
+
+# Judges one declaration: `text` up to its `;` or `{`, which is `after`, in a scope of `kind`.
+function judge(text, kind, after,    decl, before_value) {
   decl = head(text)
   if (has_word(decl, "constexpr") || has_word(decl, "consteval")) return
-  before_value = decl
-  sub(/=.*/, "", before_value)
   if (kind == "F") {
     if (has_word(decl, "static")) report("mutable-state", "a static local; a header-only library keeps no state")
-  } else if (kind == "C") {
-    if (has_word(before_value, "static") && before_value !~ /\(/)
+    return
+  }
+  if (has_word(decl, "operator")) return
+  decl = plain(decl)
+  before_value = decl
+  sub(/=.*/, "", before_value)
+  if (kind == "C") {
+    if (has_word(before_value, "static") && (before_value !~ /\(/ || before_value ~ /^[^(]*\( *[*&]/))
       report("mutable-state", "a static data member that is not constexpr")
   } else {
     if (decl ~ /^}[ ]*[A-Za-z_]/) report("mutable-state", "a global variable that is not constexpr")
-    else if (!declares_no_object(decl) && decl !~ /^}/ && before_value !~ /\(/ && before_value ~ /[A-Za-z0-9_>*&] +[*&]*[A-Za-z_]/)
+    if (decl ~ /^}/ || decl ~ /^extern +template[^A-Za-z0-9_]/) return
+    sub(/^extern +("" *)?/, "", decl)
+    sub(/^extern +("" *)?/, "", before_value)
+    if (declares_no_object(decl)) {
+      sub(/^(inline|static) +/, "", before_value)
+      # `struct S name;`; as memra writes names, a type begins with a capital and an object does not.
+      if (before_value ~ /^(class|struct|union|enum) +[A-Za-z_][A-Za-z0-9_:]*[*& ]+[a-z_][A-Za-z0-9_]* *$/ &&
+          before_value !~ /^enum +(class|struct) | final *$/)
+        report("mutable-state", "a global variable that is not constexpr")
+    } else if (before_value !~ /\(/ ? before_value ~ /[A-Za-z0-9_>*&] +[*&]*[A-Za-z_]/ : brackets_of_object(decl, after))
       report("mutable-state", "a global variable that is not constexpr")
   }
 }
@@ -92,7 +157,7 @@ function parse(code,    i, c) {
     if (c == "(") paren++
     if (c == ")") paren--
     if (c == "{") {
-      if (paren == 0) judge(statement, scope[depth])
+      if (paren == 0) judge(statement, scope[depth], c)
       next_scope = paren > 0 ? "F" : opens(statement, scope[depth])
       saved_statement[depth] = statement
       saved_paren[depth] = paren
@@ -105,7 +170,7 @@ function parse(code,    i, c) {
       statement = paren > 0 ? saved_statement[depth] "{}" : (closed == "C" ? "}" : "")
       # After a function body the next declaration begins; after a class there may be a variable of it.
     } else if (c == ";" && paren == 0) {
-      judge(statement, scope[depth])
+      judge(statement, scope[depth], c)
       statement = ""
     } else statement = statement c
   }
@@ -148,9 +213,9 @@ FNR == 1 {
 {
   lines = FNR
   lower = " " tolower($0) " "
-  if (!gpu && (lower ~ /[^a-z](cuda|nvcc|nvidia|rocm|nccl|rccl|cublas|hipblas)/ || lower ~ /[^a-z]hip[^a-z]/ ||
+  if (!gpu && (lower ~ /[^a-z](cuda|nvcc|nvidia|rocm|nccl|rccl|cublas|hipblas|amd|gfx[0-9])/ || lower ~ /[^a-z]hip[^a-z]/ ||
                (" " $0) ~ /[^A-Za-z]hip[A-Z][A-Za-z]*/ || lower ~ /__(device|global|host|shared|hipcc|forceinline)__/ ||
-               lower ~ /__hip_/))
+               lower ~ /__hip_|__sync(threads|warp)|[^a-z](threadidx|blockidx|blockdim|griddim)[^a-z]/))
     report("vendor-token", "a vendor's name outside detail/gpu_* and detail/platform.hpp")
 
   code = strip($0)

@@ -50,6 +50,24 @@ class Klass final : public Traits<int> {
 inline int call(const Klass& k) { k.each(); return static_cast<int>(answer); }
 using Alias = Klass;
 int declared(int);
+inline Status later(const Klass& k, int n);
+inline std::vector<int> none();
+inline std::function<int()> hook_of(std::function<void(int)> f) { return g(f); }
+inline decltype(answer) again() { return answer; }
+int given(int (*callback)(int), std::array<int, 3> three);
+extern "C" int of_c(int);
+extern template struct Traits<int>;
+MEMRA_ONE_OF(3);
+inline namespace v1 {
+struct S {
+  static std::function<void(int)> make(std::function<int()> f);
+  static int call(int (*callback)(int));
+  std::function<void(int)> f;
+  int (*hook)(int);
+};
+bool operator<(const S& a, const S& b);
+inline bool operator==(const S& a, const S& b) { return true; }
+}  // namespace v1
 }  // namespace memra'
 
 run() { TMPDIR="$dir" sh "$here/check_headers.sh" "$dir" >"$dir/said" 2>&1; }
@@ -94,7 +112,27 @@ arm vendor-token detail/bad.hpp "#pragma once
 clean detail/gpu_dev.hpp "#pragma once
 // the cudaStream_t of"
 arm mutable-state bad.hpp "${o}inline int counter = 0;${c}"
+for words in AMD gfx90a "an amdgpu" __builtin_amdgcn_x "f(); __syncthreads" threadIdx.x blockIdx.y "(blockDim"; do
+  arm vendor-token bad.hpp "#pragma once
+// of $words"
+done
 arm mutable-state bad.hpp "${o}inline std::atomic<int> counter{0};${c}"
+# Brackets in the type or behind the name make no function.
+arm mutable-state bad.hpp "${o}inline std::vector<int> pool(3);${c}"
+arm mutable-state bad.hpp "${o}inline std::vector<int> pool(answer);${c}"
+arm mutable-state bad.hpp "${o}inline std::string name(\"a\");${c}"
+arm mutable-state bad.hpp "${o}std::pair<int, int> both(one(), -1);${c}"
+arm mutable-state bad.hpp "${o}inline std::function<int()> hook;${c}"
+arm mutable-state bad.hpp "${o}inline std::function<int()> hook = [] { return 1; };${c}"
+arm mutable-state bad.hpp "${o}inline int (*hook)(int) = nullptr;${c}"
+arm mutable-state bad.hpp "${o}inline decltype(f()) last{};${c}"
+arm mutable-state bad.hpp "${o}struct S { static inline std::function<void(int)> f; };${c}"
+arm mutable-state bad.hpp "${o}struct S { static int (*hook)(int); };${c}"
+arm mutable-state bad.hpp "${o}extern int counter;${c}"
+arm mutable-state bad.hpp "${o}extern \"C\" int counter;${c}"
+arm mutable-state bad.hpp "${o}extern std::function<int()> hook;${c}"
+arm mutable-state bad.hpp "${o}inline struct S* head = nullptr;${c}"
+arm mutable-state bad.hpp "${o}struct S head;${c}"
 arm mutable-state bad.hpp "${o}static const char* name;${c}"
 arm mutable-state bad.hpp "${o}template <class T> inline T zero = T{};${c}"
 arm mutable-state bad.hpp "${o}struct S { int x; } instance;${c}"

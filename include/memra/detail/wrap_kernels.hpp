@@ -96,14 +96,19 @@ struct WrapKernels {
 
  private:
   // A template of its own, so that it is looked up when an op is used: the kernels may be included after the wrapper.
+  // The sentence is in here, because a name in an incomplete class would be an error before anything that asks later.
   template <class I>
-  using kernels_of = typename I::kernels;
+  struct KernelsOf {
+    static_assert(is_complete<typename I::kernels>,
+                  "memra: the kernels of the wrapped device are declared but not included: include "
+                  "<memra/host_ops.hpp> for a wrapped HostDev, or the ops header of the backend");
+    using type = typename I::kernels;
+  };
+  template <class I>
+  using kernels_of = typename KernelsOf<I>::type;
 
   template <class D, class F>
   static Status run(D& d, const char* name, const F& kernel) noexcept {
-    static_assert(is_complete<typename Inner::kernels>,
-                  "memra: the kernels of the wrapped device are declared but not included: include "
-                  "<memra/host_ops.hpp> for a wrapped HostDev, or the ops header of the backend");
     return d.through(name, kernel);
   }
 };

@@ -1,5 +1,5 @@
 // EXPECT: memra: the device needs `Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n)
-// noexcept`
+// EXPECT: noexcept`
 #include <concepts/near_misses.hpp>
 #include <memra/kv_dev.hpp>
 
