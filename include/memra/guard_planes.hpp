@@ -79,7 +79,7 @@ Status guard_planes(const Cache<Dev>& cache) {
     const std::size_t device = plan.stages[s].device;
     Dev& dev = cache.stage_dev(s);
     if (Status f = dev.synchronize(); !f) return f;  // what a queue still holds must not overwrite fresh guards
-    for (const SlabKind slab : std::array{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
+    for (const SlabKind slab : std::array<SlabKind, 3>{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
       const std::size_t bytes = plan.devices[device].bytes(slab);
       if (bytes == 0) continue;
       const std::byte* start = detail::SlabsOf<Dev>::start(cache, device, slab);
@@ -100,7 +100,7 @@ Status guard_planes(const Cache<Dev>& cache) {
 /// @return bad_argument: something else of a slab's size is guarded already
 template <class Dev>
 Status guard_planned(Dev& dev, const Plan& plan, const ModelConfig& cfg, std::size_t device = 0) {
-  for (const SlabKind slab : std::array{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
+  for (const SlabKind slab : std::array<SlabKind, 3>{SlabKind::rows, SlabKind::state, SlabKind::extra}) {
     const std::size_t bytes = plan.devices[device].bytes(slab);
     if (bytes == 0) continue;
     const auto payload = detail::payload_of(plan, cfg, device, slab);
