@@ -121,10 +121,35 @@ run() {
 # has_tests FILTER: the program has test cases that match.
 has_tests() { ! "$bin/memra_gpu_tests" "-#" --list-tests "$1" | grep -q '^0 '; }
 
+# The sanitizers spend their time on the host: all at once, beside the tests.
+sanitizers_begin() {
+  tools=
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "SKIPPED compute-sanitizer: not found"
+    return
+  fi
+  for tool in memcheck racecheck initcheck synccheck; do
+    (
+      log=$work/$tool.log
+      run 200 "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/memra_gpu_tests" \
+        "[sanitize]"
+      exit $failed
+    ) >"$work/$tool.txt" &
+    tools="$tools $!:$tool"
+  done
+}
+sanitizers_end() {
+  for pair in $tools; do
+    wait "${pair%%:*}" || failed=1
+    cat "$work/${pair##*:}.txt"
+  done
+}
+
 report() {
   echo "date    $(date -u +%Y-%m-%d)"
   echo "GPU     $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1)"
   echo "built   $("$nvcc" --version 2>/dev/null | grep -o 'release [0-9.]*, V[0-9.]*'), sm_${MEMRA_CUDA_ARCH:-90a}"
+  sanitizers_begin
   for source in tests/gpu/*.cpp tests/gpu/*.cu; do
     name=$(basename "$source")
     filter="[#${name%.*}]"
@@ -145,6 +170,7 @@ report() {
   else
     echo "SKIPPED hand-over over NCCL: it needs NCCL and two GPUs"
   fi
+  sanitizers_end  # the times want the GPU for themselves
   for source in tests/gpu/*.cu; do
     filter="[#$(basename "$source" .cu)][.bench]"
     has_tests "$filter" || continue
@@ -152,25 +178,6 @@ report() {
     timeout 90 "$bin/memra_gpu_tests" "-#" "$filter" >"$log" 2>&1 || { failed=1 && echo "FAILED  times of $source"; }
     grep -vE '^(Filters|Randomness|====|All tests|$)' "$log"
   done
-  echo
-  if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do
-      # All four at once: they spend their time on the host.
-      (
-        log=$work/$tool.log
-        run 200 "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/memra_gpu_tests" \
-          "[sanitize]"
-        exit $failed
-      ) >"$work/$tool.txt" &
-      tools="${tools-} $!:$tool"
-    done
-    for pair in $tools; do
-      wait "${pair%%:*}" || failed=1
-      cat "$work/${pair##*:}.txt"
-    done
-  else
-    echo "SKIPPED compute-sanitizer: not found"
-  fi
   return $failed
 }
 

@@ -20,7 +20,8 @@ using namespace memra_test;
 using F = memra::Format;
 using L = memra::Layout;
 
-/// Lets the kernel behind it begin at once, and writes a fifth of a millisecond later.
+/// Lets the kernel behind it begin at once, and writes a fifth of a millisecond later, or when that one says that it
+/// has begun, but a second later at most.
 struct LateWrite {
   static constexpr unsigned block_threads = 32;
   static constexpr bool waits_itself = true;
@@ -29,6 +30,7 @@ struct LateWrite {
   std::int32_t* to[most] = {};
   std::int32_t values[most] = {};
   std::size_t n = 0;
+  const std::int32_t* begun = nullptr;
 
   void add(const std::int32_t* at, std::int32_t value) {
     REQUIRE(n < most);
@@ -39,21 +41,24 @@ struct LateWrite {
     memra::detail::wait_for_previous();
     memra::detail::let_next_begin();
     if (threadIdx.x != 0) return;
-    for (unsigned i = 0; i < 200; ++i) __nanosleep(1000);
+    const unsigned naps = begun == nullptr ? 200 : 1000000;
+    for (unsigned i = 0; i < naps && (begun == nullptr || memra::detail::load_now(begun) == 0); ++i) __nanosleep(1000);
     for (std::size_t i = 0; i < n; ++i) *to[i] = values[i];
   }
 };
 
-/// Says what it sees before and after it waits.
+/// Says what it sees before and after it waits, and that it has begun.
 struct Look {
   static constexpr unsigned block_threads = 32;
   static constexpr bool waits_itself = true;
 
   const std::int32_t* at;
-  std::int32_t* seen;  ///< [2]
+  std::int32_t* seen;   ///< [2]
+  std::int32_t* begun;  ///< [1]
 
   __device__ void block(const memra::Item&) const {
     const std::int32_t before = memra::detail::load_now(at);
+    if (threadIdx.x == 0) *static_cast<volatile std::int32_t*>(begun) = 1;
     memra::detail::wait_for_previous();
     if (threadIdx.x != 0) return;
     seen[0] = before;
@@ -65,11 +70,14 @@ TEST_CASE("a kernel behind one that writes late has begun before", "[early]") {
   memra::CudaDev dev = make_cuda();
   const OnDev<memra::CudaDev> pos(dev, std::vector<std::int32_t>{3});
   const OnDev<memra::CudaDev> seen(dev, std::vector<std::int32_t>{0, 0});
+  const OnDev<memra::CudaDev> begun(dev, std::vector<std::int32_t>{0});
   LateWrite late;
   late.add(pos.ints(), 7);
-  const Look look{pos.ints(), seen.ints()};
+  late.begun = begun.ints();
+  const Look look{pos.ints(), seen.ints(), begun.ints()};
   memra::check(launch(dev, "look", {1, 1, 1}, look));  // loads it: that may wait for all that runs
-  memra::check(dev.synchronize());
+  const std::int32_t none = 0;
+  memra::check(dev.store_i32(begun.ints(), &none, 1));
   memra::check(launch(dev, "late", {1, 1, 1}, late));
   memra::check(launch(dev, "look", {1, 1, 1}, look));
   std::array<std::int32_t, 2> got{};
