@@ -31,8 +31,9 @@ struct AttendBatchView {
     std::size_t first;
     std::size_t count;  ///< 0: the sequence sits this call out
   };
-  /// Never more than the call was launched for.
+  /// Of sequence i; never more than the call was launched for.
   MEMRA_HD Rows rows_of(std::size_t i) const noexcept { return rows_between(starts[i], starts[i + 1]); }
+  /// The same of two values of `starts`.
   MEMRA_HD Rows rows_between(std::int32_t first, std::int32_t end) const noexcept {
     const auto count = static_cast<std::size_t>(end > first ? end - first : 0);
     return {static_cast<std::size_t>(first), count < common.at.rows ? count : common.at.rows};

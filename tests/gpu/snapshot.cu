@@ -52,7 +52,7 @@ memra::ModelConfig linear_48() {
   return cfg;
 }
 
-TEST_CASE("snapshot_into of 48 layers is one contiguous copy", "[snapshot]") {
+TEST_CASE("snapshot_into of 48 layers is one contiguous copy", "[snapshot][.bench]") {
   CudaDev dev = memra_test::make_cuda();
   auto cache = memra::check(memra::Cache<CudaDev>::create(dev, linear_48(), 16));
   auto snap = memra::check(cache.snapshot());
@@ -94,7 +94,7 @@ double median_host_us(CudaDev& dev, int n, const F& f) {
   return us[us.size() / 2];
 }
 
-TEST_CASE("a prefix of 48 layers is a few strided copies", "[snapshot]") {
+TEST_CASE("a prefix of 48 layers is a few strided copies", "[snapshot][.bench]") {
   memra::ModelConfig cfg;
   for (int i = 0; i < 48; ++i) {
     memra::AttentionSpec a;

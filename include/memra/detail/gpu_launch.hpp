@@ -77,8 +77,8 @@ struct GpuLaunch {
   }
 
  private:
-  /// A body that says `waits_itself` may begin while the kernel before it ends, where the device can: it waits for
-  /// that one's results before it touches memory.
+  /// A body that says `waits_itself` may begin while the kernel before it ends, where the device can: each of its
+  /// blocks waits for that one before it writes, and before it relies on anything that kernels write.
   static typename Api::Error blocks(typename Api::Stream stream, [[maybe_unused]] const typename Api::Driver& driver,
                                     const Grid& g, const Body& body) noexcept {
     void* args[] = {const_cast<Body*>(&body)};

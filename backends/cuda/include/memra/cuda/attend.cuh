@@ -72,8 +72,8 @@ struct CudaAttend : CudaAttendPartial<Block> {
   /// side by side in memory.
   __device__ void block(const Item& item) const { run<false>(item, {}, 0, nullptr); }
 
-  /// For CudaAttendShares: whether the item has a row; a sequence's own queries; its chunks that begin in `units`; memory
-  /// that is free until then.
+  /// For CudaAttendShares: whether the item has a row; a sequence's own queries; its chunks that begin in `units`;
+  /// memory that is free until then.
   __device__ bool has(const Item& item) const {
     const unsigned heads = static_cast<unsigned>(shape.n_heads) / static_cast<unsigned>(shape.n_kv_heads);
     return static_cast<unsigned>(item.x) % tiles * columns < heads * static_cast<unsigned>(shape.rows);

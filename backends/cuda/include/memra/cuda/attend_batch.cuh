@@ -41,6 +41,7 @@ struct CudaAttendBatch {
   AttendBatchView batch;
   std::size_t stride;  ///< of sequences' partial results
 
+  /// The table is read before the wait: AttendBatch waits for the device when it has written it, and nobody else does.
   __device__ void block(const Item& item) const {
     let_next_begin();
     const std::size_t depth = one.depth();

@@ -233,8 +233,9 @@ inline constexpr unsigned multiprocessor_threads = 1536;
 inline constexpr unsigned multiprocessor_threads = 2048;
 #endif
 
-/// Waits for what the kernel before this one wrote, where this one may have begun early. Nothing is read from or
-/// written to global memory before, but for `load_now`.
+/// Waits for what the kernel before this one wrote, where this one may have begun early. Before it nothing is written
+/// to global memory, and of what kernels write nothing read but by `load_now`. Every block of a kernel that lets the
+/// next one begin comes here, whether it has something to do or not: so what a kernel two before wrote is there, too.
 __device__ inline void wait_for_previous() {
 #if MEMRA_DETAIL_COPY_ENGINE()
   asm volatile("griddepcontrol.wait;" : : : "memory");
