@@ -43,7 +43,6 @@ struct CudaAttendBatch {
 
   /// The table is read before the wait: AttendBatch waits for the device when it has written it, and nobody else does.
   __device__ void block(const Item& item) const {
-    let_next_begin();
     const std::size_t depth = one.depth();
     const std::size_t sequence = item.z / depth;
     const Item mine{item.x, item.y, item.z - sequence * depth};
@@ -53,6 +52,8 @@ struct CudaAttendBatch {
     take_sequence(own.shape, s);
     [[maybe_unused]] const std::int32_t guess = load_now(own.shape.pos_d);
     wait_for_previous();
+    // Not before: blocks of the next launch would begin among the last of the one before this (docs/gpu_attend.md).
+    let_next_begin();
     const AttendBatchView::Rows rows = batch.rows_of(sequence);
     if (!take_rows(own.shape, rows) || !own.has(mine)) return;
     own.take(s, rows.first);
