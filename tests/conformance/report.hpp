@@ -56,6 +56,7 @@ struct Property {
 ///   void lose();                                // kills the device's context, so that every call says so
 ///   void fail_late();                           // makes queued work fail once the call that queued it has returned:
 ///                                               // work of its own, or that of the next fill
+/// Neither may harm another device object: every property makes its own.
 template <class Make>
 class Made {
  public:
