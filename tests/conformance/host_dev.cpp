@@ -1,5 +1,6 @@
 // HostDev, the reference, must keep its own contract; so must the smallest device there is, and one that captures.
 #include <concepts/minimal_dev.hpp>
+#include <conformance/bytes.hpp>
 #include <conformance/capturing_dev.hpp>
 #include <conformance/catch_suite.hpp>
 #include <cstddef>
@@ -41,8 +42,10 @@ TEST_CASE("a device is told of every property, and of which nobody has looked at
   }
   // More than 4 GiB, batches, a log of its work, lose(), two of fail_late(), two of captures, an allocator, launches,
   // and five of kernels.
-  REQUIRE(not_checked == std::vector<std::string>{"S3", "S9", "S5", "S5", "S5", "S5", "S9", "S4", "S6", "S10", "C10",
-                                                  "R1", "C10", "C10", "S8"});
+  std::vector<std::string> want = {"S3", "S9",  "S5",  "S5", "S5",  "S5",  "S9", "S4",
+                                   "S6", "S10", "C10", "R1", "C10", "C10", "S8"};
+  if (memra_conformance::under_address_sanitizer()) want.insert(want.begin() + 2, "S5");  // out of memory
+  REQUIRE(not_checked == want);
 }
 
 }  // namespace
