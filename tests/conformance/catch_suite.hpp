@@ -9,13 +9,17 @@
 namespace memra_conformance {
 
 /// No property twice in one test case, be it of another device: Catch2 takes two sections of one name and place for
-/// one, and leaves the second out.
+/// one, and leaves the second out. What does not apply to the device is a warning, no assertion.
 inline void require_all(const std::vector<Property>& properties) {
   for (const Property& p : properties) {
     DYNAMIC_SECTION(p.name) {
       const Report report = attempt(p);
-      INFO(report.text());
-      REQUIRE(report.ok());
+      if (report.ok() && !report.checked()) {
+        WARN("not checked: " << report.why_not());
+      } else {
+        INFO(report.text());
+        REQUIRE(report.ok());
+      }
     }
   }
 }

@@ -5,7 +5,8 @@
 //     int main() { return memra_conformance::run_all<MyDev>("MyDev"); }
 //
 // MyDev is default-constructible; for one that is not see Made in report.hpp. A device with kernels includes them, too.
-// Needs exceptions and threads, no test framework. From one: loop over properties<MyDev>() and look at attempt(p).
+// What does not apply to the device, or needs a member of Made that is not there, is said to be not checked. Needs
+// exceptions and threads, no test framework. From one: loop over properties<MyDev>() and look at attempt(p).
 #pragma once
 
 #include <conformance/cache_suite.hpp>
@@ -25,7 +26,7 @@ std::vector<Property> properties() {
   return all;
 }
 
-/// Prints one line for each property; @return how many failed.
+/// Prints one line for each property, be it "ok", "FAILED" or "not checked"; @return how many failed.
 template <class Make>
 int run_all(const char* device) {
   static_assert(memra::check_kv_dev<DevOf<Make>>());

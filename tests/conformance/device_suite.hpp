@@ -1,8 +1,10 @@
-// Rules S1 to S5, S7, S9 and S10 on a device of any kind. See report.hpp for `Make`.
+// Rules S1 to S7, S9 and S10 on a device of any kind. See report.hpp for `Make`.
 #pragma once
 
 #include <array>
 #include <conformance/bytes.hpp>
+#include <conformance/capture_suite.hpp>
+#include <conformance/late_suite.hpp>
 #include <conformance/report.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -305,9 +307,9 @@ void copy_properties(std::vector<Property>& out) {
                      }
                    }
                  }});
-  if constexpr (requires { Make::beyond_4_gib; }) {
-    out.push_back({"S3 offsets and counts are 64-bit", [](Report& r) {
-                     if (under_address_sanitizer()) return;
+  out.push_back({"S3 offsets and counts are 64-bit", [](Report& r) {
+                   if constexpr (holds_4_gib<Make>) {
+                     if (under_address_sanitizer()) return r.not_checked("AddressSanitizer shadows every page");
                      Made<Make> made;
                      auto& dev = made.dev();
                      constexpr std::size_t far = (std::size_t{4} << 30) + 4096;
@@ -322,10 +324,12 @@ void copy_properties(std::vector<Property>& out) {
                      r.that(dev.copy(b->data(), b->data() + 1, std::size_t{4} << 30).kind() ==
                                 memra::ErrorKind::bad_argument,
                             "a count of 4 GiB was cut to 32 bits: overlap was not seen");
-                   }});
-  }
-  if constexpr (memra::BatchedCopyDev<DevOf<Make>>) {
-    out.push_back({"S9 copy_batch copies every item and has read the list", [](Report& r) {
+                   } else {
+                     r.not_checked("no beyond_4_gib says that the device holds so much (see report.hpp)");
+                   }
+                 }});
+  out.push_back({"S9 copy_batch copies every item and has read the list", [](Report& r) {
+                   if constexpr (memra::BatchedCopyDev<DevOf<Make>>) {
                      Made<Make> made;
                      auto& dev = made.dev();
                      auto src = dev.alloc(1000);
@@ -347,8 +351,10 @@ void copy_properties(std::vector<Property>& out) {
                      const memra::CopyItem overlap{dst->data(), dst->data() + few, 10};
                      r.that(dev.copy_batch(&overlap, 1).kind() == memra::ErrorKind::bad_argument,
                             "overlap not refused");
-                   }});
-  }
+                   } else {
+                     r.not_checked("the device has no copy_batch");
+                   }
+                 }});
 }
 
 /// S5: failures.
@@ -368,30 +374,29 @@ void failure_properties(std::vector<Property>& out) {
                    r.that(all(read(dev, b->data(), 512), 512, std::byte{3}), "the device does not work any more");
                    r.that(dev.synchronize(), "synchronize after a refused call");
                  }});
-  if (!under_address_sanitizer()) {
-    out.push_back({"S5 out of memory is told apart and can be survived", [](Report& r) {
-                     Made<Make> made;
-                     auto& dev = made.dev();
-                     for (const std::size_t n : {SIZE_MAX / 2, SIZE_MAX - 1000, SIZE_MAX}) {
-                       const auto b = dev.alloc(n);
-                       r.that(!b.ok() && b.status().kind() == memra::ErrorKind::out_of_memory,
-                              "alloc(" + std::to_string(n) + "): " + b.status().message());
-                       const auto z = dev.zeros(n);
-                       r.that(!z.ok() && z.status().kind() == memra::ErrorKind::out_of_memory,
-                              "zeros(" + std::to_string(n) + "): " + z.status().message());
-                       r.that(b.status().bytes() == n, "the Status does not say how many bytes");
-                     }
-                     auto small = dev.zeros(100);
-                     r.that(small, "a small zeros afterwards");
-                     if (small) r.that(all(read(dev, small->data(), 100), 100, std::byte{0}), "it is not zero");
-                   }});
-  }
-  if constexpr (memra::WorkLogDev<DevOf<Make>>) {
-    out.push_back({"S5 a work log goes on to another batch when the device was waited for", [](Report& r) {
+  out.push_back({"S5 out of memory is told apart and can be survived", [](Report& r) {
+                   if (under_address_sanitizer()) return r.not_checked("AddressSanitizer ends the program instead");
+                   Made<Make> made;
+                   auto& dev = made.dev();
+                   for (const std::size_t n : {SIZE_MAX / 2, SIZE_MAX - 1000, SIZE_MAX}) {
+                     const auto b = dev.alloc(n);
+                     r.that(!b.ok() && b.status().kind() == memra::ErrorKind::out_of_memory,
+                            "alloc(" + std::to_string(n) + "): " + b.status().message());
+                     const auto z = dev.zeros(n);
+                     r.that(!z.ok() && z.status().kind() == memra::ErrorKind::out_of_memory,
+                            "zeros(" + std::to_string(n) + "): " + z.status().message());
+                     r.that(b.status().bytes() == n, "the Status does not say how many bytes");
+                   }
+                   auto small = dev.zeros(100);
+                   r.that(small, "a small zeros afterwards");
+                   if (small) r.that(all(read(dev, small->data(), 100), 100, std::byte{0}), "it is not zero");
+                 }});
+  out.push_back({"S5 a work log goes on to another batch when the device was waited for", [](Report& r) {
+                   if constexpr (memra::WorkLogDev<DevOf<Make>>) {
                      Made<Make> made;
                      auto& dev = made.dev();
                      const auto log = dev.work_log();
-                     if (!log) return;  // an AnyDev of a device that has none
+                     if (!log) return r.not_checked(no_work_log);
                      auto b = dev.zeros(64);
                      if (!r.that(b, "zeros")) return;
                      for (const bool download : std::array<bool, 2>{false, true}) {
@@ -406,10 +411,12 @@ void failure_properties(std::vector<Property>& out) {
                      }
                      r.that(log->failed.empty(), "it names a batch that failed");
                      r.that(dev.work_log() == log, "it is another log now");
-                   }});
-  }
-  if constexpr (requires(Make & m) { m.lose(); }) {
-    out.push_back({"S5 a lost device says so in every later call", [](Report& r) {
+                   } else {
+                     r.not_checked(no_work_log);
+                   }
+                 }});
+  out.push_back({"S5 a lost device says so in every later call", [](Report& r) {
+                   if constexpr (can_lose<Make>) {
                      Made<Make> made;
                      auto& dev = made.dev();
                      auto b = dev.zeros(256);
@@ -426,8 +433,10 @@ void failure_properties(std::vector<Property>& out) {
                          r.that(s.kind() == memra::ErrorKind::device_lost, "a call said: " + s.message());
                        }
                      }
-                   }});
-  }
+                   } else {
+                     r.not_checked("there is no lose() to kill the device with (see report.hpp)");
+                   }
+                 }});
 }
 
 /// An engine's allocator, as a device adopts one. Its memory comes from another device of the same kind.
@@ -459,6 +468,11 @@ struct EngineAllocator {
   bool strangers = false;  ///< something came back that was never given out
 };
 
+template <class Make>
+constexpr bool can_adopt = requires(EngineAllocator<Make>& engine) {
+  DevOf<Make>::adopt(engine);
+};
+
 /// `adopt` gives a device, or a Result where making one can fail.
 template <class D>
 D adopted(D&& dev) {
@@ -487,11 +501,11 @@ void independence_properties(std::vector<Property>& out) {
                  }});
 }
 
-/// S6 (for devices with a static `adopt(allocator)` alone), S7, S9 and S10.
+/// S6, S7, S9 and S10.
 template <class Make>
 void boundary_properties(std::vector<Property>& out) {
-  if constexpr (requires(EngineAllocator<Make> & a) { DevOf<Make>::adopt(a); }) {
-    out.push_back({"S6 a device on the engine's allocator takes all its memory there and gives it back", [](Report& r) {
+  out.push_back({"S6 a device on the engine's allocator takes all its memory there and gives it back", [](Report& r) {
+                   if constexpr (can_adopt<Make>) {
                      EngineAllocator<Make> engine;
                      {
                        auto dev = adopted(DevOf<Make>::adopt(engine));
@@ -504,8 +518,10 @@ void boundary_properties(std::vector<Property>& out) {
                        r.that(all(read(dev, z->data(), 500), 500, std::byte{0}), "zeros is not zero");
                      }
                      r.that(engine.held.empty() && !engine.strangers, "not all of it, and only it, was given back");
-                   }});
-  }
+                   } else {
+                     r.not_checked("the device has no static adopt(allocator)");
+                   }
+                 }});
   out.push_back({"S7 bytes go from one device object to another, in the order of both", [](Report& r) {
                    for (const std::size_t n : {std::size_t{1}, std::size_t{5000}, memra::detail::staging_bytes + 3}) {
                      Made<Make> from;
@@ -548,9 +564,9 @@ void boundary_properties(std::vector<Property>& out) {
          r.that(dev.download(reinterpret_cast<std::byte*>(back.data()), ints->data(), 400), "download");
          r.that(back == std::vector<std::int32_t>(100, -77), "store_i32 read its source after it had returned");
        }});
-  if constexpr (memra::LaunchDev<DevOf<Make>>) {
-    out.push_back(
-        {"S10 launch runs every item once, in order, with the body it was given", [](Report& r) {
+  out.push_back(
+      {"S10 launch runs every item once, in order, with the body it was given", [](Report& r) {
+         if constexpr (memra::LaunchDev<DevOf<Make>>) {
            Made<Make> made;
            auto& dev = made.dev();
            constexpr std::size_t width = 257;
@@ -565,8 +581,10 @@ void boundary_properties(std::vector<Property>& out) {
            r.that(memra::launch(dev, "add", memra::Grid{width, 2, 3}, detail::AddBody{b->data(), width, 5}), "launch");
            r.that(dev.move(b->data(), b->data() + 1, width), "move");
            r.that(all(read(dev, b->data(), 6 * width), 6 * width, std::byte{15}), "launch lost its place");
-         }});
-  }
+         } else {
+           r.not_checked("the device has no launch");
+         }
+       }});
 }
 
 /// Every rule that needs nothing but a device.
@@ -577,6 +595,8 @@ std::vector<Property> device_properties() {
   memory_properties<Make>(all);
   copy_properties<Make>(all);
   failure_properties<Make>(all);
+  late_properties<Make>(all);
+  capture_properties<Make>(all);
   boundary_properties<Make>(all);
   independence_properties<Make>(all);
   return all;

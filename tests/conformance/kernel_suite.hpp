@@ -139,15 +139,23 @@ class KernelModel {
   typename Dev::Buffer x_, q_, gate_, beta_, weight_, out_;
 };
 
+inline void no_kernels(Report& r) {
+  r.not_checked("the device has no member type kernels");
+}
+
 }  // namespace detail
 
-/// Empty for a device without kernels.
+template <class Dev>
+constexpr bool has_kernels = requires {
+  typename Dev::kernels;
+};
+
 template <class Make>
 std::vector<Property> kernel_properties() {
   using Dev = DevOf<Make>;
   std::vector<Property> out;
-  if constexpr (requires { typename Dev::kernels; }) {
-    out.push_back({"C10 rows of one call, of many, and replayed after a rollback give the same bits", [](Report& r) {
+  out.push_back({"C10 rows of one call, of many, and replayed after a rollback give the same bits", [](Report& r) {
+                   if constexpr (has_kernels<Dev>) {
                      Made<Make> made;
                      detail::KernelModel<Dev> whole(made.dev());
                      r.that(whole.forward(20), "20 rows at once");
@@ -170,9 +178,13 @@ std::vector<Property> kernel_properties() {
                      r.that(back.forward(7), "7 rows");
                      r.that(back.results() == want, "results depend on the rollback");
                      r.that(memra_test::image(back.cache) == memra_test::image(whole.cache), "so does the state");
-                   }});
-    out.push_back(
-        {"R1 R3 R4 rounds of every strategy, kept or given up, leave the bits of a straight run", [](Report& r) {
+                   } else {
+                     detail::no_kernels(r);
+                   }
+                 }});
+  out.push_back(
+      {"R1 R3 R4 rounds of every strategy, kept or given up, leave the bits of a straight run", [](Report& r) {
+         if constexpr (has_kernels<Dev>) {
            Made<Make> made;
            detail::KernelModel<Dev> whole(made.dev());
            r.that(whole.forward(20), "20 rows at once");
@@ -191,8 +203,12 @@ std::vector<Property> kernel_properties() {
              r.that(m.results() == whole.results(), "results depend on rounds by " + name);
              r.that(memra_test::image(m.cache) == memra_test::image(whole.cache), name + ": so does the state");
            }
-         }});
-    out.push_back({"C10 append stores the bytes that HostDev stores, in every format and layout", [](Report& r) {
+         } else {
+           detail::no_kernels(r);
+         }
+       }});
+  out.push_back({"C10 append stores the bytes that HostDev stores, in every format and layout", [](Report& r) {
+                   if constexpr (has_kernels<Dev>) {
                      using memra::Format;
                      for (const Format f : {Format::f32, Format::f16, Format::bf16, Format::q8_0, Format::q5_1,
                                             Format::q4_0, Format::fp8_e4m3}) {
@@ -216,8 +232,12 @@ std::vector<Property> kernel_properties() {
                          r.that(run(made.dev()) == run(host), std::string(memra::to_string(f)) + " differs");
                        }
                      }
-                   }});
-    out.push_back({"C10 sequences that attend in one launch get the bits of a call each", [](Report& r) {
+                   } else {
+                     detail::no_kernels(r);
+                   }
+                 }});
+  out.push_back({"C10 sequences that attend in one launch get the bits of a call each", [](Report& r) {
+                   if constexpr (has_kernels<Dev>) {
                      Made<Make> made;
                      memra_test::KvShape s;
                      const memra_test::BatchOn<Dev> b(made.dev(), s, {89, 5, 70, 40}, 3);
@@ -225,8 +245,12 @@ std::vector<Property> kernel_properties() {
                               {{88, 1}, {4, 1}, {69, 1}, {39, 1}}, {{70, 17}, {0, 5}, {60, 0}, {-3, 2}}}) {
                        r.that(b.together(made.dev(), turns) == b.alone(made.dev(), turns), "the bits differ");
                      }
-                   }});
-    out.push_back({"S8 a workspace that is too small is refused before anything runs", [](Report& r) {
+                   } else {
+                     detail::no_kernels(r);
+                   }
+                 }});
+  out.push_back({"S8 a workspace that is too small is refused before anything runs", [](Report& r) {
+                   if constexpr (has_kernels<Dev>) {
                      Made<Make> made;
                      auto& dev = made.dev();
                      memra::ModelConfig cfg;
@@ -255,8 +279,10 @@ std::vector<Property> kernel_properties() {
                      r.that(all(read(dev, y.data(), y.size()), y.size(), std::byte{0x5a}), "the output was written");
                      r.that(ops.attend(view, a, ws.view()), "the workspace of the plan");
                      r.that(all(read(dev, y.data(), y.size()), y.size(), std::byte{0}), "values of 0 give 0");
-                   }});
-  }
+                   } else {
+                     detail::no_kernels(r);
+                   }
+                 }});
   return out;
 }
 

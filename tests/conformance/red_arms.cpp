@@ -1,6 +1,7 @@
 // The suite is itself tested: devices that break one rule each, and the property that must notice.
 #include <array>
 #include <concepts/minimal_dev.hpp>
+#include <conformance/capturing_dev.hpp>
 #include <conformance/conformance.hpp>
 #include <conformance/erased.hpp>
 #include <cstddef>
@@ -172,6 +173,125 @@ struct IgnoresAllocator : HostDev {
     return {};
   }
 };
+
+/// What a device whose fills fail late does with that failure.
+enum class Late {
+  right,
+  silent,           // nobody is told
+  at_once,          // the call says so itself, as if it had not been late
+  unnamed,          // reported as if it were that of the call which reports
+  twice,            // reported again and again, though nothing is lost
+  lost_for_once,    // says that it is lost, and goes on
+  quiet_downloads,  // a download that waited for it says ok
+  unlogged,         // its log has no batch that failed
+  logs_all,         // its log has batches that went well, too
+};
+template <Late How>
+struct FailsLate : MinimalDev {
+  void fail_late() { armed = true; }
+  Status fill(std::byte* dst, std::byte v, std::size_t n) noexcept {
+    if (!std::exchange(armed, false)) return MinimalDev::fill(dst, v, n);
+    failed = true;
+    return How == Late::at_once ? failure("fill") : Status();
+  }
+  Status synchronize() noexcept { return waited("synchronize"); }
+  Status download(std::byte* host, const std::byte* src, std::size_t n) noexcept {
+    const Status s = waited("download");
+    return s.ok() || How == Late::quiet_downloads ? MinimalDev::download(host, src, n) : s;
+  }
+  std::shared_ptr<const memra::WorkLog> work_log() noexcept { return log; }
+
+ private:
+  static Status failure(const char* call) noexcept {
+    const auto kind = How == Late::lost_for_once ? memra::ErrorKind::device_lost : memra::ErrorKind::device_failure;
+    return Status::failure(kind, call, 7, 0, "a fill that was queued earlier has failed");
+  }
+  Status waited(const char* call) noexcept {
+    const std::uint64_t batch = log->batch++;
+    if (How == Late::logs_all || (failed && How != Late::unlogged)) log->failed.push_back(batch);
+    if (!failed) return {};
+    failed = How == Late::twice;
+    if (How == Late::silent) return {};
+    return How == Late::unnamed ? failure(call) : failure(call).as_asynchronous();
+  }
+  bool armed = false;
+  bool failed = false;
+  std::shared_ptr<memra::WorkLog> log = std::make_shared<memra::WorkLog>();
+};
+
+TEST_CASE("the suite notices a device that keeps a late failure to itself, or tells it wrong", "[conformance]") {
+  using memra_conformance::late_properties;
+  std::vector<Property> right;
+  late_properties<FailsLate<Late::right>>(right);
+  for (const Property& p : right) {
+    const auto report = memra_conformance::attempt(p);
+    INFO(report.text());
+    REQUIRE((report.ok() && report.checked()));
+  }
+  must_fail(late_properties<FailsLate<Late::silent>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::at_once>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::unnamed>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::twice>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::lost_for_once>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::quiet_downloads>>, "S5 work that fails late");
+  must_fail(late_properties<FailsLate<Late::unlogged>>, "S5 a work log names");
+  must_fail(late_properties<FailsLate<Late::logs_all>>, "S5 a work log names");
+}
+
+using memra_test::CapturingDev;
+struct UploadsAtOnce : CapturingDev {
+  Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
+    return MinimalDev::upload(dst, host, n);
+  }
+};
+struct RecordsUploads : CapturingDev {
+  Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
+    return run([=, this] { return MinimalDev::upload(dst, host, n); });
+  }
+};
+struct WaitsInside : CapturingDev {
+  Status synchronize() noexcept { return {}; }
+};
+struct FillsAtOnce : CapturingDev {
+  Status fill(std::byte* dst, std::byte v, std::size_t n) noexcept { return MinimalDev::fill(dst, v, n); }
+};
+/// Refuses an upload, and with it the whole capture, as vendors do.
+struct DiesOfRefusal : CapturingDev {
+  Status upload(std::byte* dst, const std::byte* host, std::size_t n) noexcept {
+    dead = capturing();
+    return CapturingDev::upload(dst, host, n);
+  }
+  memra::Result<Graph> end_capture() noexcept {
+    auto graph = CapturingDev::end_capture();
+    if (dead) return Status::failure(memra::ErrorKind::device_failure, "end_capture", 901, 0, "it was invalidated");
+    return graph;
+  }
+  bool dead = false;
+};
+/// Bakes what lay in the source when the copy was recorded.
+struct BakesBytes : CapturingDev {
+  Status copy(std::byte* dst, const std::byte* src, std::size_t n) noexcept {
+    return run([=, this, baked = std::vector<std::byte>(src, src + n)] {
+      return MinimalDev::move(dst, baked.data(), baked.size());
+    });
+  }
+};
+struct StoresByAddress : CapturingDev {
+  Status store_i32(std::int32_t* dst, const std::int32_t* values, std::size_t n) noexcept {
+    return run([=, this] { return MinimalDev::store_i32(dst, values, n); });
+  }
+};
+
+TEST_CASE("the suite notices a device that captures what it must refuse, or replays something else", "[conformance]") {
+  using memra_conformance::capture_properties;
+  must_fail(capture_properties<UploadsAtOnce>, "S9 inside a capture");
+  must_fail(capture_properties<RecordsUploads>, "S9 inside a capture");
+  must_fail(capture_properties<WaitsInside>, "S9 inside a capture");
+  must_fail(capture_properties<FillsAtOnce>, "S9 inside a capture");
+  must_fail(capture_properties<DiesOfRefusal>, "S9 inside a capture");
+  must_fail(capture_properties<BakesBytes>, "S4 a replay");
+  must_fail(capture_properties<StoresByAddress>, "S4 a replay");
+}
 
 TEST_CASE("the suite notices a device that breaks one rule", "[conformance]") {
   using namespace memra_conformance;

@@ -6,6 +6,7 @@
 #include <memra/kv_dev.hpp>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace memra_conformance {
@@ -25,6 +26,10 @@ class Report {
   bool that(const memra::Result<T>& result, const std::string& what) {
     return that(result.ok(), what + ": " + result.status().message());
   }
+  /// Says why the property does not apply to this device: nothing was checked, and nothing failed.
+  void not_checked(const std::string& why) { why_not_ = why; }
+  bool checked() const { return why_not_.empty(); }
+  const std::string& why_not() const { return why_not_; }
   bool ok() const { return failures_.empty(); }
   const std::vector<std::string>& failures() const { return failures_; }
   std::string text() const {
@@ -35,9 +40,11 @@ class Report {
 
  private:
   std::vector<std::string> failures_;
+  std::string why_not_;
 };
 
-/// One promise of the contract. The name starts with the rule's number in docs/contract.md.
+/// One promise of the contract. The name starts with the rule's number in docs/contract.md. Every device is asked for
+/// every promise: what one cannot show says `not_checked`, so that its author knows what nobody has looked at.
 struct Property {
   std::string name;
   void (*run)(Report&);
@@ -47,6 +54,9 @@ struct Property {
 /// keeps one and has `dev()`: for devices that need arguments, or a stack of wrappers. Optional members of such a type:
 ///   static constexpr bool beyond_4_gib = true;  // the device can hold more than 4 GiB, mostly untouched
 ///   void lose();                                // kills the device's context, so that every call says so
+///   void fail_late();                           // makes queued work fail once the call that queued it has returned:
+///                                               // work of its own, or that of the next fill
+/// Neither may harm another device object: every property makes its own.
 template <class Make>
 class Made {
  public:
@@ -66,6 +76,22 @@ class Made {
 template <class Make>
 using DevOf = std::remove_reference_t<decltype(std::declval<Made<Make>&>().dev())>;
 
+template <class Make>
+constexpr bool holds_4_gib = requires {
+  Make::beyond_4_gib;
+};
+template <class Make>
+constexpr bool can_lose = requires(Make& make) {
+  make.lose();
+};
+template <class Make>
+constexpr bool can_fail_late = requires(Make& make) {
+  make.fail_late();
+};
+
+/// Also where there is one, and it answers nullptr: an AnyDev of a device without.
+inline constexpr const char* no_work_log = "the device has no work_log";
+
 /// Runs one property; an Error that escapes from it is one of its failures.
 inline Report attempt(const Property& property) {
   Report report;
@@ -80,12 +106,18 @@ inline Report attempt(const Property& property) {
 /// Runs properties and prints one line for each; @return how many failed.
 inline int run(const std::vector<Property>& properties, const char* device) {
   int failed = 0;
+  int not_checked = 0;
   for (const Property& p : properties) {
     const Report report = attempt(p);
+    if (report.ok() && !report.checked()) {
+      ++not_checked;
+      std::printf("not checked %s: %s: %s\n", device, p.name.c_str(), report.why_not().c_str());
+      continue;
+    }
     failed += report.ok() ? 0 : 1;
-    std::printf("%s %s: %s\n%s", report.ok() ? "ok    " : "FAILED", device, p.name.c_str(), report.text().c_str());
+    std::printf("%-11s %s: %s\n%s", report.ok() ? "ok" : "FAILED", device, p.name.c_str(), report.text().c_str());
   }
-  std::printf("%s: %zu properties, %d failed\n", device, properties.size(), failed);
+  std::printf("%s: %zu properties, %d failed, %d not checked\n", device, properties.size(), failed, not_checked);
   return failed;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 using memra::AnyDev;
 using memra::HostDev;
+using memra_conformance::has_kernels;
 using memra_test::MinimalDev;
 
 template <class Dev>
@@ -22,10 +23,6 @@ template <class Dev>
 using Upside = memra::CanaryDev<memra::PoisonDev<memra::OrderedDev<memra::CountingDev<memra::FaultDev<Dev>>>>>;
 
 // Optional capabilities come through exactly when the wrapped device has them.
-template <class Dev>
-constexpr bool has_kernels = requires {
-  typename Dev::kernels;
-};
 static_assert(memra::LaunchDev<Stack<HostDev>> && memra::BatchedCopyDev<Stack<HostDev>> &&
               memra::PeerCopyDev<Stack<HostDev>> && has_kernels<Stack<HostDev>>);
 static_assert(!memra::LaunchDev<Stack<MinimalDev>> && !memra::BatchedCopyDev<Stack<MinimalDev>> &&

@@ -2,7 +2,7 @@
 # usage: run_conformance.sh ROOT COMPILER
 # The program that the guide of examples/custom_device shows runs the conformance suite on a device, as a stranger would
 # build it: one file, two folders, no test framework, at most ten lines. With the device at hand, and with one whose
-# zeros does not zero, which the program must say.
+# zeros does not zero, which the program must say. It must also say what it did not check.
 set -eu
 root=$1
 cxx=$2
@@ -23,6 +23,14 @@ build() { "$cxx" -std=c++20 -O0 -I"$root/include" -I"$root/tests" "$dir/main.cpp
 build
 "$dir/program" >"$dir/out" || fail "$(cat "$dir/out")"
 grep -q '^ok .*S2' "$dir/out" || fail "no property of S2 ran: $(cat "$dir/out")"
+# The guide quotes what the program says, and every rule of which it cannot see all has a line.
+grep '^not checked CustomDev: S' "$root/examples/custom_device/README.md" >"$dir/quoted" || fail "the guide quotes no line"
+while IFS= read -r line; do
+  grep -qxF "$line" "$dir/out" || fail "the guide quotes \"$line\", but the program says: $(cat "$dir/out")"
+done <"$dir/quoted"
+for rule in S3 S4 S5 S6 S9 S10 C10 R1 S8; do
+  grep -q "^not checked CustomDev: $rule [a-zA-Z0-9].*: .*[a-z]" "$dir/out" || fail "nothing of $rule is said to be not checked"
+done
 sed 's/std::memset(made->data(), 0, n)/std::memset(made->data(), 1, n)/' "$dir/custom_dev.hpp" >"$dir/broken.hpp"
 ! cmp -s "$dir/custom_dev.hpp" "$dir/broken.hpp" || fail "nothing was broken"
 mv "$dir/broken.hpp" "$dir/custom_dev.hpp"
