@@ -15,6 +15,7 @@
 #include <memra/taps.hpp>
 #include <memra/workspace.hpp>
 #include <optional>
+#include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -302,6 +303,33 @@ TEST_CASE("Speculation: a step whose draft rows are other rows is refused before
   REQUIRE(p.spec->advance().ok());
   REQUIRE((p.spec->level() && p.spec->pos() == 9));
   REQUIRE(p.spec->advance().kind() == ErrorKind::bad_state);
+}
+
+TEST_CASE("Speculation: a step the drafter has no room for is refused before the trunk moves", "[hostile]") {
+  Pair p(0);
+  *p.draft = memra::check(memra::DflashKv<TestDev>::create(p.d.dev[0], p.draft->config(), 7));
+  const auto feed_step = [&](std::size_t rows) {
+    auto step = memra::check(p.spec->begin_step(rows));
+    p.forward(step, stream(rows));
+    memra::check(p.spec->open_rows(rows));
+    memra::check(p.spec->advance());
+  };
+  feed_step(5);
+  const auto before = image(p.trunk);
+  const memra::Status full = p.spec->begin_step(3).status();
+  REQUIRE(full.kind() == ErrorKind::bad_argument);
+  REQUIRE(std::string(full.text()) == "3 rows; 2 fit below the draft's cap 7");
+  REQUIRE(image(p.trunk) == before);
+  REQUIRE(p.trunk.dflash_taps() == nullptr);
+  // Of a round fewer rows may be kept than it has.
+  auto round = memra::check(p.spec->begin_round(3, memra::Strategy::stash));
+  p.forward(round, stream(3, 2));
+  REQUIRE(p.spec->open_rows(3).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(p.spec->open_rows(1).ok());
+  REQUIRE(p.spec->commit(1, 0).ok());
+  feed_step(1);
+  REQUIRE((p.spec->level() && p.spec->pos() == 7));
+  REQUIRE(p.spec->begin_step(1).status().kind() == ErrorKind::bad_argument);
 }
 
 TEST_CASE("Speculation: a rollback the drafter cannot follow is refused before the trunk moves", "[hostile]") {
