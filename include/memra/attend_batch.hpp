@@ -31,12 +31,33 @@ namespace memra {
 ///
 /// A step (or round) per cache and its appends come first, as for attend; that they have is not checked here. Caches
 /// may be moved meanwhile, but neither they nor the batch may go while an attend_batch is queued, or a graph that holds
-/// one may be replayed. Move-only.
+/// one may be replayed. Move-only; a moved-from one has no sequences and refuses.
 template <class Dev>
 class AttendBatch {
   static_assert(check_kv_dev<Dev>());
 
  public:
+  AttendBatch(AttendBatch&& other) noexcept
+      : n_(std::exchange(other.n_, 0)),
+        most_rows_(std::exchange(other.most_rows_, 0)),
+        rows_(other.rows_),
+        pos_bound_(other.pos_bound_),
+        tables_(std::move(other.tables_)),
+        parts_(std::move(other.parts_)),
+        members_(std::move(other.members_)) {}
+  /// By way of a temporary: a vector assigned to itself is emptied.
+  AttendBatch& operator=(AttendBatch&& other) noexcept {
+    AttendBatch taken(std::move(other));
+    std::swap(n_, taken.n_);
+    std::swap(most_rows_, taken.most_rows_);
+    std::swap(rows_, taken.rows_);
+    std::swap(pos_bound_, taken.pos_bound_);
+    tables_.swap(taken.tables_);
+    parts_.swap(taken.parts_);
+    std::swap(members_, taken.members_);
+    return *this;
+  }
+
   /// Without a bound that the host knows: kernels are launched for a position at the end of the planes.
   static constexpr std::size_t anywhere = std::numeric_limits<std::size_t>::max();
 
@@ -78,6 +99,7 @@ class AttendBatch {
   /// @return bad_argument (nothing has changed); device_failure: row counts are undefined, set them again. One of
   ///         earlier work taints all of the caches that are still there
   Status set_rows(std::span<const std::size_t> rows, std::size_t pos_bound = anywhere) {
+    if (n_ == 0) return moved_from();
     if (rows.size() != n_) return refuse("another number of row counts than sequences");
     std::vector<std::int32_t> starts(1);
     std::size_t longest = 0;
@@ -101,8 +123,9 @@ class AttendBatch {
   }
 
   /// What attend_batch takes for attention state `nth` of layer `il`, with the rows set last.
-  /// @return bad_argument if the caches have no such state
+  /// @return bad_argument if the caches have no such state; bad_state for a moved-from one, as for set_rows
   Result<AttendBatchView> layer(std::size_t il, std::size_t nth = 0) const noexcept {
+    if (n_ == 0) return moved_from();
     for (const Table& t : tables_) {
       if (t.il != il || t.nth != nth) continue;
       AttendBatchView v = t.view;
@@ -145,6 +168,10 @@ class AttendBatch {
 
   static Status refuse(const char* sentence) noexcept {
     return Status::failure(ErrorKind::bad_argument, "AttendBatch", 0, 0, "%s", sentence);
+  }
+
+  static Status moved_from() noexcept {
+    return Status::failure(ErrorKind::bad_state, "AttendBatch", 0, 0, "the batch is empty (moved-from)");
   }
 
   static Status check(std::span<Cache<Dev>* const> caches, std::size_t most_rows) noexcept {

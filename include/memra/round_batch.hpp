@@ -32,6 +32,15 @@ class RoundBatch {
   using Core = detail::CacheCore<Dev>;
 
  public:
+  RoundBatch(RoundBatch&&) noexcept = default;
+  /// By way of a temporary: a vector assigned to itself is emptied.
+  RoundBatch& operator=(RoundBatch&& other) noexcept {
+    RoundBatch taken(std::move(other));
+    std::swap(members_, taken.members_);
+    stages_.swap(taken.stages_);
+    return *this;
+  }
+
   /// @param caches  [n] different caches that have paid for planes or stash, with as many stages, each on the same
   ///                device object in all of them; their shapes may differ
   /// @return bad_argument; out_of_memory; device_failure, which taints all of the caches if it is one of earlier work.
@@ -156,6 +165,9 @@ class RoundBatch {
   }
 
   Status check(std::span<Round<Dev>* const> rounds) const noexcept {
+    if (size() == 0) {
+      return Status::failure(ErrorKind::bad_state, "RoundBatch", 0, 0, "the batch is empty (moved-from)");
+    }
     if (rounds.size() != size()) return refuse("another number of rounds than caches");
     const Round<Dev>* first = nullptr;
     for (std::size_t i = 0; i < size(); ++i) {

@@ -137,10 +137,10 @@ class Speculation {
 
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
   /// @param scan  of the trunk's recurrent layers, as for Cache::begin_step
-  /// @return as Cache::begin_step; bad_state also while the two caches stand apart, the draft is tainted, or another
-  ///         tap sink is armed in the trunk
+  /// @return as Cache::begin_step; bad_argument also for rows that do not fit below the draft's cap; bad_state also
+  ///         while the two caches stand apart, the draft is tainted, or another tap sink is armed in the trunk
   Result<Step<Dev>> begin_step(std::size_t rows, ScanClass scan = ScanClass::sequential) {
-    if (Status s = begin("begin_step", rows); !s) return noted(s);
+    if (Status s = begin("begin_step", rows, rows); !s) return noted(s);
     auto step = s_->trunk->begin_step(rows, scan);
     if (!step) {
       take_sink();
@@ -151,9 +151,10 @@ class Speculation {
   }
 
   /// A round of `rows` tokens, the pending one and the drafts, tapped. Ends with commit or abandon.
-  /// @return the open round's step; as begin_step, as Cache::begin_round
+  /// @return the open round's step; as begin_step, as Cache::begin_round. Near the draft's cap it may have more rows
+  ///         than fit there: commit keeps fewer then
   Result<Step<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) {
-    if (Status s = begin("begin_round", rows); !s) return noted(s);
+    if (Status s = begin("begin_round", rows, 0); !s) return noted(s);
     auto round = s_->trunk->begin_round(rows, by);
     if (!round) {
       take_sink();
@@ -308,11 +309,16 @@ class Speculation {
     return s;
   }
 
-  Status begin(const char* call, std::size_t rows) {
+  /// @param kept  how many of the rows are kept whatever comes: all of a step's
+  Status begin(const char* call, std::size_t rows, std::size_t kept) {
     if (Status s = usable(call); !s) return s;
     if (rows > s_->draft->max_rows()) {  // before the trunk runs: its rows could not be followed
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; the draft takes at most %zu in a call",
                              rows, s_->draft->max_rows());
+    }
+    if (const std::size_t room = s_->draft->cap() - s_->draft->len(); kept > room) {
+      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; %zu fit below the draft's cap %zu", rows,
+                             room, s_->draft->cap());
     }
     if (s_->round && s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit or abandon it first");

@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <support/catch.hpp>
+#include <tuple>
 #include <vector>
 
 namespace gguf_cpp {
@@ -256,6 +257,28 @@ TEST_CASE("a layer without heads, in families whose every layer attends") {
   Writer none = begin("llama", 2, 0);
   says(refused(none.u("llama.embedding_length", 512).file()),
        "key llama.attention.head_count is 0 for layer 0; expected attention in every layer");
+  // Without query heads there is neither attention nor KDA, whatever head_count_kv says.
+  const auto heads = [](const char* family, const Numbers& query, const Numbers& kv) {
+    const std::string name = family;
+    Writer w;
+    w.string("general.architecture", name).u(name + ".block_count", 2);
+    w.list(name + ".attention.head_count", gguf::u32, 4, query);
+    w.list(name + ".attention.head_count_kv", gguf::u32, 4, kv);
+    for (const char* const key : {"attention.key_length", "attention.value_length", "attention.kv_lora_rank",
+                                  "rope.dimension_count", "kda.head_dim"}) {
+      w.u(name + "." + key, 64);
+    }
+    return refused(w.u(name + ".ssm.conv_kernel", 4).file());
+  };
+  REQUIRE(heads("kimi-linear", {4, 4}, {0, 1}).empty());
+  for (const auto& [family, query, kv] : {std::tuple<const char*, Numbers, Numbers>{"kimi-linear", {0, 4}, {0, 1}},
+                                          {"kimi-linear", {4, 0}, {0, 1}},
+                                          {"deci", {4, 0}, {2, 2}},
+                                          {"qwen3", {0, 4}, {2, 2}},
+                                          {"deepseek2", {4, 0}, {1, 1}}}) {
+    says(heads(family, query, kv), "key " + std::string(family) + ".attention.head_count is 0 for layer " +
+                                       (query[0] == 0 ? "0" : "1") + ", whose state has heads; expected at least 1");
+  }
   const auto causal = [](std::uint64_t value) {
     Writer w = begin("llama", 2, 8);
     return refused(w.u("llama.embedding_length", 512).number("llama.attention.causal", gguf::boolean, value, 1).file());
@@ -306,6 +329,15 @@ TEST_CASE("keys that contradict each other or are not understood") {
   Writer mtp = begin("glm4moe", 2, 4);
   mtp.u("glm4moe.nextn_predict_layers", 2).u("glm4moe.embedding_length", 256);
   says(refused(mtp.file()), "key glm4moe.nextn_predict_layers is 2; expected fewer than block_count = 2");
+  for (const bool says_kv : {false, true}) {  // the list that differs is the one that is named
+    Writer past;
+    past.string("general.architecture", "glm4moe").u("glm4moe.block_count", 3).u("glm4moe.nextn_predict_layers", 1);
+    past.list("glm4moe.attention.head_count", gguf::u32, 4, {4, 8});
+    if (says_kv) past.u("glm4moe.attention.head_count_kv", 2);
+    says(refused(past.file()),
+         "key glm4moe.attention.head_count differs among layers and says nothing about the 1 past the trunk; expected "
+         "block_count values");
+  }
   Writer both = begin("qwen35", 2, 4);
   both.list("qwen35.attention.head_count_kv", gguf::i32, 4, {0, 2});
   both.list("qwen35.attention.recurrent_layers", gguf::boolean, 1, {0, 1});

@@ -237,11 +237,19 @@ TEST_CASE("red arm: what says nothing here would, if it were one of the fields t
   for (const char* const name : memra::config::hf_state_fields) {
     if (std::string(name) == "layer_types") continue;  // it knows that one
     const std::string sentence = refusal(published(llama + ",\"" + name + "\":3"));
-    const bool switched =
-        std::string(name) == "num_nextn_predict_layers" || std::string(name) == "mtp_num_hidden_layers";
+    const bool switched = std::string(name) == "num_nextn_predict_layers" || std::string(name) == "num_mtp_layers" ||
+                          std::string(name) == "mtp_num_hidden_layers";
     INFO(name << ": " << sentence);
     REQUIRE((switched || sentence == "field " + std::string(name) +
                                          " is 3, which 'llama' models are not known to use; expected it to be absent"));
+  }
+  // Blocks past the trunk, under every name that they have, of a family that is not known to have any.
+  for (const char* const name :
+       {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules"}) {
+    REQUIRE(refusal(std::string(R"({"model_type":"llama4_text","hidden_size":256,"num_hidden_layers":2,")") + name +
+                    "\":1}") == "field " + std::string(name) +
+                                    " is 1, which 'llama4_text' models are not known to use; expected it to be "
+                                    "absent");
   }
 }
 

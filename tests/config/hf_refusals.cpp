@@ -174,6 +174,8 @@ TEST_CASE("the first layer has no indexer before it whose choice it could share"
       "layer 0 takes the choice of an indexer before it, as indexer_types, index_topk_pattern or index_topk_freq say, "
       "and there is none; expected one of its own";
   says(with(glm, "index_topk_pattern", "\"SFFF\""), none);
+  says(with(glm, "indexer_types", R"(["full",3,"full","full"])"),
+       "field indexer_types holds 3 at layer 1; expected full or shared");
   says(with(glm, "indexer_types", R"(["shared","full","full","full"])"), none);
   says(with(glm, "index_topk_freq", "3"), none);
 }
@@ -216,6 +218,12 @@ TEST_CASE("fields that contradict each other, and fields that are not understood
   says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
     "block_configs":[{"attention":{"n_heads_in_group":3}}]})"),
        "field block_configs[0].attention.n_heads_in_group is 3; expected a divisor of num_attention_heads = 4");
+  says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
+    "block_configs":[{"attention":{"num_key_value_heads":3}}]})"),
+       "field block_configs[0].attention.num_key_value_heads is 3; expected a divisor of num_attention_heads = 4");
+  says(refusal(R"({"model_type":"gemma4_text","num_hidden_layers":6,"num_attention_heads":8,
+    "per_layer_config":{"05":{"head_dim":128},"5":{"head_dim":256}}})"),
+       "field per_layer_config names layer 5 twice");
   says(refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":4,
     "block_configs":[{"attention":{"n_heads_in_group":4,"window_length":64}}]})"),
        "field block_configs[0].attention.window_length is 64; expected null");
@@ -286,6 +294,15 @@ TEST_CASE("one thing said under two names: both must say the same") {
   REQUIRE(with(v4, "compress_rate_hca", "64").empty());
   says(with(v4, "compress_rate_hca", "128"),
        "field compress_rates.heavily_compressed_attention is 64 and compress_rate_hca is 128; expected one value");
+  const auto nas = [](const char* attention) {
+    return refusal(R"({"model_type":"nemotron-nas","hidden_size":256,"num_hidden_layers":1,"num_attention_heads":8,
+    "block_configs":[{"attention":)" +
+                   std::string(attention) + "}]}");
+  };
+  REQUIRE(nas(R"({"num_key_value_heads":2,"n_heads_in_group":4})").empty());
+  says(nas(R"({"num_key_value_heads":8,"n_heads_in_group":4})"),
+       "field block_configs[0].attention.n_heads_in_group is 4 and num_key_value_heads is 8; expected a product of "
+       "num_attention_heads = 8");
 }
 
 TEST_CASE("a model inside another one: what stands beside it is not read over") {

@@ -3,16 +3,19 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
 #include <memra/detail/window.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/host_dev.hpp>
 #include <memra/host_ops.hpp>
 #include <memra/portable_ops.hpp>
+#include <memra/round_batch.hpp>
 #include <memra/speculation.hpp>
 #include <memra/taps.hpp>
 #include <memra/workspace.hpp>
 #include <optional>
+#include <string>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -218,6 +221,48 @@ TEST_CASE("C13 what owns a list survives being assigned to itself", "[hostile]")
   REQUIRE(prefix.pos() == 6);
 }
 
+TEST_CASE("C13 batches survive being assigned to themselves, and refuse once moved from", "[hostile]") {
+  OpModel m{round_hybrid()};
+  memra_test::Devices d;
+  auto c = memra_test::rounds::make(d, m, 8);
+  memra::check(m.feed(c, stream(6)));
+  const std::vector<memra::Cache<TestDev>*> caches = {&c};
+  auto attend = memra::check(memra::AttendBatch<TestDev>::create(caches, 4));
+  auto rounds = memra::check(memra::RoundBatch<TestDev>::create(caches));
+  auto& same_attend = attend;
+  attend = std::move(same_attend);
+  auto& same_rounds = rounds;
+  rounds = std::move(same_rounds);
+  const std::vector<std::size_t> three = {3};
+  REQUIRE((attend.size() == 1 && attend.most_rows() == 4 && attend.set_rows(three).ok()));
+  const memra::AttendBatchView view = memra::check(attend.layer(1));
+  REQUIRE((view.n == 1 && view.common.at.rows == 3 && view.table != nullptr));
+  const auto commits = [&](memra::RoundBatch<TestDev>& batch, std::size_t accept) {
+    auto round = memra::check(c.begin_round(3, memra::Strategy::stash));
+    std::vector<float> out;
+    memra::check(m.forward(c, round.step(), stream(3, 2), out));
+    const std::vector<memra::Round<TestDev>*> open = {&round};
+    return batch.commit(open, {&accept, 1});
+  };
+  REQUIRE(commits(rounds, 1).ok());
+  REQUIRE(c.pos() == 7);
+
+  const auto kept_attend = std::move(attend);
+  auto kept_rounds = std::move(rounds);
+  // NOLINTBEGIN(bugprone-use-after-move): the point
+  REQUIRE((attend.size() == 0 && attend.most_rows() == 0 && attend.workspace_bytes(4) == 0));
+  REQUIRE(attend.set_rows(three).kind() == ErrorKind::bad_state);
+  REQUIRE(attend.set_rows({}).kind() == ErrorKind::bad_state);
+  REQUIRE(attend.layer(1).status().kind() == ErrorKind::bad_state);
+  REQUIRE(commits(rounds, 1).kind() == ErrorKind::bad_state);
+  REQUIRE(rounds.commit({}, {}).kind() == ErrorKind::bad_state);
+  // NOLINTEND(bugprone-use-after-move)
+  REQUIRE(c.pos() == 7);
+  REQUIRE(memra::check(kept_attend.layer(1)).common.at.rows == 3);
+  REQUIRE(commits(kept_rounds, 2).ok());
+  REQUIRE(c.pos() == 9);
+}
+
 /// A trunk and a drafter that speculate, both at position 6; the drafter may have come from elsewhere.
 struct Pair {
   OpModel m{round_hybrid()};
@@ -258,6 +303,33 @@ TEST_CASE("Speculation: a step whose draft rows are other rows is refused before
   REQUIRE(p.spec->advance().ok());
   REQUIRE((p.spec->level() && p.spec->pos() == 9));
   REQUIRE(p.spec->advance().kind() == ErrorKind::bad_state);
+}
+
+TEST_CASE("Speculation: a step the drafter has no room for is refused before the trunk moves", "[hostile]") {
+  Pair p(0);
+  *p.draft = memra::check(memra::DflashKv<TestDev>::create(p.d.dev[0], p.draft->config(), 7));
+  const auto feed_step = [&](std::size_t rows) {
+    auto step = memra::check(p.spec->begin_step(rows));
+    p.forward(step, stream(rows));
+    memra::check(p.spec->open_rows(rows));
+    memra::check(p.spec->advance());
+  };
+  feed_step(5);
+  const auto before = image(p.trunk);
+  const memra::Status full = p.spec->begin_step(3).status();
+  REQUIRE(full.kind() == ErrorKind::bad_argument);
+  REQUIRE(std::string(full.text()) == "3 rows; 2 fit below the draft's cap 7");
+  REQUIRE(image(p.trunk) == before);
+  REQUIRE(p.trunk.dflash_taps() == nullptr);
+  // Of a round fewer rows may be kept than it has.
+  auto round = memra::check(p.spec->begin_round(3, memra::Strategy::stash));
+  p.forward(round, stream(3, 2));
+  REQUIRE(p.spec->open_rows(3).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(p.spec->open_rows(1).ok());
+  REQUIRE(p.spec->commit(1, 0).ok());
+  feed_step(1);
+  REQUIRE((p.spec->level() && p.spec->pos() == 7));
+  REQUIRE(p.spec->begin_step(1).status().kind() == ErrorKind::bad_argument);
 }
 
 TEST_CASE("Speculation: a rollback the drafter cannot follow is refused before the trunk moves", "[hostile]") {

@@ -97,11 +97,13 @@ class GgufLayers {
     }
     for (std::vector<std::size_t>* list : {&heads_, &kv}) {
       if (list->size() != n_trunk_ || n_mtp_ == 0) continue;
+      const bool of_kv = list == &kv && f_->has("attention.head_count_kv");
       const std::size_t most = *std::max_element(list->begin(), list->end());
       for (const std::size_t n : *list) {
         if (n != 0 && n != most) {
-          f_->fail(f_->named("attention.head_count_kv") + " differs among layers and says nothing about the " +
-                   std::to_string(n_mtp_) + " past the trunk; expected block_count values");
+          f_->fail(f_->named(of_kv ? "attention.head_count_kv" : "attention.head_count") +
+                   " differs among layers and says nothing about the " + std::to_string(n_mtp_) +
+                   " past the trunk; expected block_count values");
         }
       }
       list->resize(n_all_, most);
@@ -190,21 +192,22 @@ class GgufLayers {
   }
 
   LayerSpec attention_layer(std::size_t il) {
+    const std::size_t n_heads = query_heads(il);
     if (family_->latent) {
       const std::size_t rank = f_->size("attention.kv_lora_rank", 1, most_dim);
       const std::size_t rope = f_->size("rope.dimension_count", 0, most_head_dim);
-      LayerSpec l = full_attention(latent_rows(std::max<std::size_t>(heads_[il], 1), rank, rope, s_->k));
+      LayerSpec l = full_attention(latent_rows(n_heads, rank, rope, s_->k));
       if (family_->indexed && has_index(il)) add_index(l);
       return l;
     }
     const std::size_t k = head_dim("attention.key_length", "attention.key_length_swa", il);
     const std::size_t v = head_dim("attention.value_length", "attention.value_length_swa", il);
-    if (f_->status().ok() && (kv_[il] == 0 || heads_[il] % kv_[il] != 0)) {
-      f_->fail(f_->named("attention.head_count") + " is " + std::to_string(heads_[il]) + " for layer " +
+    if (f_->status().ok() && (kv_[il] == 0 || n_heads % kv_[il] != 0)) {
+      f_->fail(f_->named("attention.head_count") + " is " + std::to_string(n_heads) + " for layer " +
                std::to_string(il) + "; expected a multiple of head_count_kv = " + std::to_string(kv_[il]) +
                (kv_[il] == 0 ? ", at least 1 there" : ""));
     }
-    LayerSpec l = full_attention(attention(*s_, heads_[il], kv_[il], k, v, sliding_[il] ? window_ : 0));
+    LayerSpec l = full_attention(attention(*s_, n_heads, kv_[il], k, v, sliding_[il] ? window_ : 0));
     if (family_->indexed && has_index(il)) add_index(l);
     return l;
   }
@@ -241,7 +244,15 @@ class GgufLayers {
                " borrows from the last layer of its kind before layer " + std::to_string(own) + ", and there is none");
       return {};
     }
-    return shared_attention(donor - 1, heads_[il]);
+    return shared_attention(donor - 1, query_heads(il));
+  }
+
+  /// Query heads of a layer that has a state made of heads; refused if there are none.
+  std::size_t query_heads(std::size_t il) {
+    if (heads_[il] != 0) return heads_[il];
+    f_->fail(f_->named("attention.head_count") + " is 0 for layer " + std::to_string(il) +
+             ", whose state has heads; expected at least 1");
+    return 1;
   }
 
   /// Refuses a layer without heads of a family whose every layer attends.
@@ -263,7 +274,7 @@ class GgufLayers {
       case GgufOther::kda: {
         const std::size_t dim = f_->size("kda.head_dim", 1, most_head_dim);
         const std::size_t taps = f_->size("ssm.conv_kernel", 1, most_taps);
-        return recurrent(stored(*s_, kda(std::max<std::size_t>(heads_[il], 1), dim, dim, taps)));
+        return recurrent(stored(*s_, kda(query_heads(il), dim, dim, taps)));
       }
       case GgufOther::mamba1:
         return recurrent(mamba(false));

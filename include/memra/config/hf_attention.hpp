@@ -213,6 +213,29 @@ inline void read_deci(Fields& f, const Storage& s, std::size_t n_layers, std::si
   }
 }
 
+/// A number that n_heads is a multiple of; else refused.
+inline std::size_t divisor_of_heads(Fields& f, const char* name, std::size_t n_heads) {
+  const std::size_t n = f.size(name, 1, n_heads);
+  if (n_heads % n != 0) {
+    f.fail(f.named(name) + " is " + std::to_string(n) +
+           "; expected a divisor of num_attention_heads = " + std::to_string(n_heads));
+  }
+  return n;
+}
+
+/// kv heads of a block, or how many query heads share one; where both are said they must agree.
+inline std::size_t nas_kv_heads(Fields& a, std::size_t n_heads) {
+  const bool stated = a.has("num_key_value_heads");
+  const std::size_t kv = stated ? divisor_of_heads(a, "num_key_value_heads", n_heads) : 1;
+  if (stated && !a.has("n_heads_in_group")) return kv;
+  const std::size_t group = divisor_of_heads(a, "n_heads_in_group", n_heads);
+  if (stated && group * kv != n_heads) {
+    a.fail(a.named("n_heads_in_group") + " is " + std::to_string(group) + " and num_key_value_heads is " +
+           std::to_string(kv) + "; expected a product of num_attention_heads = " + std::to_string(n_heads));
+  }
+  return stated ? kv : n_heads / group;
+}
+
 /// Nemotron-NAS: a list of blocks, each with kv heads of its own or none.
 inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
   const std::size_t n_layers = hf_layers(f);
@@ -243,17 +266,7 @@ inline void read_nas(Fields& f, const Storage& s, ModelConfig& out) {
     if (a.boolean("replace_with_linear", false) || no_op) {
       out.layers.push_back(no_state());
     } else {
-      std::size_t kv = 0;
-      if (a.has("num_key_value_heads")) {
-        kv = a.size("num_key_value_heads", 1, n_heads);
-      } else {
-        const std::size_t group = a.size("n_heads_in_group", 1, n_heads);
-        if (n_heads % group != 0) {
-          a.fail(a.named("n_heads_in_group") + " is " + std::to_string(group) + "; expected a divisor of " +
-                 "num_attention_heads = " + std::to_string(n_heads));
-        }
-        kv = std::max<std::size_t>(n_heads / group, 1);
-      }
+      const std::size_t kv = nas_kv_heads(a, n_heads);
       for (const char* name : {"window_length", "num_sink_tokens", "sparsify"}) {
         if (a.says_something(name)) a.fail(a.named(name) + " is " + Fields::shown(a.at(name)) + "; expected null");
       }

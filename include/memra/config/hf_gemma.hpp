@@ -26,6 +26,7 @@ inline void read_layer_overrides(Fields& f, const HfHeads& h, std::vector<GemmaH
   if (!all.is_object()) {
     return f.fail("field per_layer_config is " + Fields::shown(all) + "; expected an object");
   }
+  std::vector<bool> named(heads.size());
   for (const auto& [key, one] : all.items()) {
     std::size_t il = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), il);
@@ -33,6 +34,9 @@ inline void read_layer_overrides(Fields& f, const HfHeads& h, std::vector<GemmaH
       return f.fail("field per_layer_config has " + in_quotes(key) + "; expected objects under layers below " +
                     std::to_string(heads.size()));
     }
+    if (named[il])
+      return f.fail("field per_layer_config names layer " + std::to_string(il) + " twice");  // "05" and "5"
+    named[il] = true;
     Fields a(one, f.what(), "per_layer_config." + std::to_string(il) + ".");
     heads[il].head_dim = a.size("head_dim", 1, most_head_dim, heads[il].head_dim);
     heads[il].n_kv_heads = a.size("num_key_value_heads", 1, most_heads, heads[il].n_kv_heads);

@@ -37,8 +37,8 @@ inline std::vector<bool> hf_listed_indexers(Fields& f, const char* name, std::si
   for (std::size_t il = 0; il < n_layers; ++il) {
     const std::string one = letters ? text.substr(il, 1) : list[il].is_string() ? list[il].get<std::string>() : "";
     if (one != (letters ? "F" : "full") && one != (letters ? "S" : "shared")) {
-      f.fail(f.named(name) + " holds " + in_quotes(one) + " at layer " + std::to_string(il) +
-             (letters ? "; expected F or S" : "; expected full or shared"));
+      f.fail(f.named(name) + " holds " + (letters ? in_quotes(one) : Fields::shown(list[il])) + " at layer " +
+             std::to_string(il) + (letters ? "; expected F or S" : "; expected full or shared"));
       return {};
     }
     own[il] = one == "F" || one == "full";

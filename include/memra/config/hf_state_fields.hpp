@@ -9,7 +9,7 @@ namespace memra::config {
 
 /// Fields that change what a model keeps. One that is set and that its family's reader did not ask for was not
 /// understood.
-inline constexpr std::array<const char*, 39> hf_state_fields = {
+inline constexpr std::array<const char*, 41> hf_state_fields = {
     "layer_types",
     "layers_block_type",
     "hybrid_override_pattern",
@@ -46,6 +46,8 @@ inline constexpr std::array<const char*, 39> hf_state_fields = {
     "conv_L_cache",
     "cross_attention_layers",
     "num_nextn_predict_layers",
+    "num_mtp_layers",
+    "num_mtp_modules",
     "mtp_num_hidden_layers",
     "mtp_hybrid_override_pattern",
     "is_encoder_decoder",
