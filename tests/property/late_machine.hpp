@@ -40,9 +40,9 @@ enum class LatePlant {
   failure_is_lost,   ///< it throws the Status of a synchronize away
 };
 
-/// The stand-in model in a round by planes: the ssm after each token goes to a plane of its own, conv stays and its raw
-/// inputs are kept.
-struct PlanesBody {
+/// The stand-in model in a round by planes or stash: conv stays and its raw inputs are kept; the ssm after each token
+/// goes to a plane of its own, or stays, too, and what moves it on is kept.
+struct RoundBody {
   memra::RecurView w;
   memra::RecurrentSpec spec;
   std::size_t layer;
@@ -50,6 +50,27 @@ struct PlanesBody {
   StepTokens t;
 
   void operator()(const memra::Item&) const noexcept {
+    for (std::size_t i = 0; i < t.n; ++i) {
+      if (w.d_conv > 1) keep(w.round.conv_rows, w.conv_dim(), memra_test::stand_in::kind_conv, i);
+    }
+    w.round.mode == memra::RoundMode::planes ? planes() : stash();
+  }
+
+ private:
+  void keep(float* to, std::size_t width, memra_test::stand_in::Kind kind, std::size_t i) const {
+    for (std::size_t e = 0; e < width; ++e) {
+      to[i * width + e] = memra_test::stand_in::value(kind, layer, nth, e, t.token[i], 0);
+    }
+  }
+  void stash() const {
+    const std::size_t decays = spec.n_v_heads * w.decay_width();
+    for (std::size_t i = 0; i < t.n; ++i) {
+      keep(w.round.k, spec.n_k_heads * spec.d_k, memra_test::stand_in::kind_key, i);
+      keep(w.round.u, spec.n_v_heads * spec.d_v, memra_test::stand_in::kind_value, i);
+      std::fill_n(w.round.decay + i * decays, decays, memra_test::stand_in::decay);
+    }
+  }
+  void planes() const {
     std::size_t from = w.current();
     for (std::size_t i = 0; i < t.n; ++i) {
       const std::size_t to = (from + 1) % w.round.n_planes;
@@ -58,10 +79,6 @@ struct PlanesBody {
       Bytes conv(memra_test::stand_in::conv_bytes(spec));
       memra_test::stand_in::move_on(spec, layer, nth, t.token[i],
                                     memra_test::stand_in::elems(spec.conv_format, conv.data()), w.plane_state(to));
-      for (std::size_t c = 0; w.d_conv > 1 && c < w.conv_dim(); ++c) {
-        w.round.conv_rows[i * w.conv_dim() + c] =
-            memra_test::stand_in::value(memra_test::stand_in::kind_conv, layer, nth, c, t.token[i], 0);
-      }
       from = to;
     }
   }
@@ -88,6 +105,7 @@ class LateMachine {
     memra::CacheOptions options;
     options.rounds.rows = max_step;
     options.rounds.replay = options.rounds.planes = true;
+    options.rounds.stash = stash_ = may_stash(cfg_);
     cache_.emplace(memra::check(Cache::create_ppn(devs, where_.fence, cfg_, short_ctx, options)));
     expect(wait(), "a device failed without a fault");
     confirm();
@@ -245,7 +263,7 @@ class LateMachine {
         s = write_part(*cache_, step, p, t, false);
       } else {
         const memra::RecurView w = memra::check(step.recur(p.layer, p.nth));
-        s = memra::launch(cache_->dev(p.layer), "planes", {}, PlanesBody{w, *spec, p.layer, p.nth, StepTokens(t)});
+        s = memra::launch(cache_->dev(p.layer), "round", {}, RoundBody{w, *spec, p.layer, p.nth, StepTokens(t)});
       }
       if (!good(s, false)) return false;
     }
@@ -294,7 +312,7 @@ class LateMachine {
     n = std::min(n, short_ctx - rows_.size());
     if (n == 0) return;
     const Tokens t = tokens_at(rows_.size(), n, branch);
-    const auto by = branch % 2 == 0 ? memra::Strategy::replay : memra::Strategy::planes;
+    const auto by = strategy_of(branch, stash_);
     auto round = cache_->begin_round(n, by);
     if (!good(round)) return;
     if (!write(round->step(), t, by)) return;
@@ -304,7 +322,7 @@ class LateMachine {
     }
     const std::size_t accept = c % (n + 1);
     const Tokens kept = memra_test::part(t, 0, accept);
-    if (by == memra::Strategy::planes && branch % 4 == 1) {
+    if (by != memra::Strategy::replay && branch / 3 % 2 == 1) {
       if (!commit_on_device(*round, accept)) return;
       rows_ = memra_test::join(rows_, kept);
       return;
@@ -484,6 +502,7 @@ class LateMachine {
   std::shared_ptr<memra::FaultPlan> plan_ = std::make_shared<memra::FaultPlan>();
   std::array<Async, 3> dev_;
   memra_test::PlacedOn where_;
+  bool stash_ = false;
   std::optional<Cache> cache_;
   std::array<Held, 3> held_;
   Published published_;

@@ -161,14 +161,7 @@ class RoundMachine {
         straight_(m_, fit_.max_ctx) {
     const auto all = memra_test::placements(m_.config().layers.size());
     memra::CacheOptions options = memra_test::all_rounds(most_rows);
-    // Mamba-1 has a decay per element: too much to stash.
-    options.rounds.stash = stash_ =
-        std::none_of(m_.config().layers.begin(), m_.config().layers.end(), [](const memra::LayerSpec& l) {
-          return std::any_of(l.states.begin(), l.states.end(), [](const memra::StateSpec& s) {
-            const auto* r = std::get_if<memra::RecurrentSpec>(&s);
-            return r != nullptr && r->rule == memra::ScanRule::mamba1;
-          });
-        });
+    options.rounds.stash = stash_ = may_stash(m_.config());
     place_ = at(setup, 4) % all.size();
     for (Dev& d : d_.dev) d.share(d_.dev[0].plan());  // the n-th call of them all fails
     cache_.emplace(memra::check(create(m_.config(), fit_.max_ctx, options)));
@@ -291,9 +284,7 @@ class RoundMachine {
     return model_of(kind / 3, k, v, layout);
   }
 
-  Strategy strategy(unsigned b) const {
-    return b % 3 == 0 ? Strategy::replay : b % 3 == 1 || !stash_ ? Strategy::planes : Strategy::stash;
-  }
+  Strategy strategy(unsigned b) const { return strategy_of(b, stash_); }
 
   void arm(unsigned fault) {
     if (fault == 0) return;
