@@ -96,7 +96,7 @@ inline constexpr std::array<Word, 12> round_words{{
     {'m', 1, "the batch parts, or one of its caches is moved"},
     {'l', 1, "look closely"},
 }};
-inline constexpr std::array<Word, 12> late_words{{
+inline constexpr std::array<Word, 16> late_words{{
     {'f', 6, "a step"},
     {'g', 2, "a step on the device"},
     {'k', 6, "a round"},
@@ -107,6 +107,10 @@ inline constexpr std::array<Word, 12> late_words{{
     {'x', 2, "export_prefix and from_prefix"},
     {'y', 3, "from_prefix of what was exported before"},
     {'o', 2, "send_state of the cache or of what was exported before, and receive_state"},
+    {'d', 4, "a draft cache comes along or leaves"},
+    {'b', 1, "its rows of a block"},
+    {'t', 2, "export_tail and from_tail, or pin"},
+    {'i', 2, "from_tail of what was exported before; it may come along"},
     {'l', 3, "everything is waited for and compared"},
     {'e', 3, "what is queued is run, and nobody asks how that went"},
 }};
@@ -133,7 +137,8 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.replays; }) did->replays += m.replays, did->stale += m.stale;
       if constexpr (requires { m.lapped; }) did->lapped += m.lapped;
       if constexpr (requires { m.graphs; }) did->graphs += m.graphs;
-      if constexpr (requires { m.together; }) did->together += m.together, did->levelled += m.levelled;
+      if constexpr (requires { m.together; }) did->together += m.together;
+      if constexpr (requires { m.levelled; }) did->levelled += m.levelled;
       if constexpr (requires { m.batches; }) did->batches += m.batches;
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
       if constexpr (requires { m.chunks; }) did->chunks += m.chunks;
@@ -190,9 +195,11 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000 && once_in(50, did.asked);
   if (!once_in(2000, did.handed)) return false;
+  if (machine == "late") {
+    return once_in(20, did.together) && once_in(500, did.moves) && once_in(2000, did.kept) && once_in(200, did.tails);
+  }
   const bool made = once_in(100, did.adopted) && once_in(1000, did.pairs) && once_in(2000, did.turned);
-  return machine != "cache" ||
-         (taken_back && once_in(8000, did.lapped) && once_in(50, did.graphs) && once_in(500, did.chunks) && made);
+  return taken_back && once_in(8000, did.lapped) && once_in(50, did.graphs) && once_in(500, did.chunks) && made;
 }
 
 }  // namespace property

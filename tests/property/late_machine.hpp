@@ -1,4 +1,5 @@
-// A Cache on devices whose work fails after it was queued: what an engine must do then, and what it may count on.
+// A Cache, and a draft beside it, on devices whose work fails after it was queued: what an engine must do then, and
+// what it may count on.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,8 @@
 #include <memra/poison_dev.hpp>
 #include <optional>
 #include <property/cache_machine.hpp>
+#include <property/draft_machine.hpp>
+#include <property/late_draft.hpp>
 #include <property/reference.hpp>
 #include <property/script.hpp>
 #include <string>
@@ -38,6 +41,7 @@ enum class LatePlant {
   doubt_is_ignored,  ///< the engine goes on after an asynchronous failure
   rows_are_trusted,  ///< it keeps rows that were never confirmed
   failure_is_lost,   ///< it throws the Status of a synchronize away
+  draft_is_trusted,  ///< it keeps a draft that was not waited for since its ring moved
 };
 
 /// The stand-in model in a round by planes or stash: conv stays and its raw inputs are kept; the ssm after each token
@@ -84,15 +88,19 @@ struct RoundBody {
   }
 };
 
-/// setup: model kind, K format, V format, layout, placement.
+/// setup: model kind, K format, V format, layout, placement, whether a draft comes along from the start.
 ///
 /// The rules (S5, C8): a failure is reported once, by whatever call comes next. It leaves in doubt everything queued
 /// since all devices were last waited for without a failure. If a call of the cache reports it, the cache is tainted.
 /// Back to a snapshot that still says it is valid, or a reset, and every byte is right again. A snapshot that was
-/// waited for is valid, and so is a prefix, whatever fails later.
+/// waited for is valid, and so are a prefix and a tail, whatever fails later. A draft that moves with the trunk is in
+/// doubt with it; if its ring has moved since the last wait, all of it is.
 class LateMachine {
   using Cache = memra::Cache<Async>;
   using Snapshot = memra::CacheSnapshot<Async>;
+  using Pair = LateDraft<Async>;
+  using Prefix = memra::CachePrefix<Async>;
+  using Tail = memra::DflashKvTail<Async>;
 
  public:
   LateMachine(const std::vector<unsigned>& setup, LatePlant plant)
@@ -107,6 +115,7 @@ class LateMachine {
     options.rounds.replay = options.rounds.planes = true;
     options.rounds.stash = stash_ = may_stash(cfg_);
     cache_.emplace(memra::check(Cache::create_ppn(devs, where_.fence, cfg_, short_ctx, options)));
+    if (at(setup, 5) % 2 == 1) join(dev_[at(setup, 5) / 4 % 3], at(setup, 5) / 2 % 2 == 1);
     expect(wait(), "a device failed without a fault");
     confirm();
   }
@@ -127,6 +136,7 @@ class LateMachine {
         rollback(held_[op.a % 3], op.b, op.c);
         break;
       case 'z':
+        part_company();
         if (good(cache_->reset())) after_cut({}, 0);
         break;
       case 'p':
@@ -144,6 +154,22 @@ class LateMachine {
       case 'g':
         device_feed(1 + op.a % 3, op.b);
         break;
+      case 'd':
+        if (!pair_) {
+          join(dev_[op.a % 3], op.b % 4 != 0);
+        } else if (op.a % 4 == 0) {
+          part_company();
+        }
+        break;
+      case 'b':
+        block(1 + op.a % 2, op.b);
+        break;
+      case 't':
+        keep_tail(op.a % 6, op.b % 3 == 0);
+        break;
+      case 'i':
+        use(tail_, dev_[op.a % 3], op.b % 2 == 1);
+        break;
       case 'e':
         run_unasked(dev_[op.a % 3], dev_[(op.a + 1) % 3]);
         break;
@@ -160,6 +186,8 @@ class LateMachine {
     if (doubt_) repair();
     for (Held& h : held_) h = {};
     published_ = {};
+    tail_ = {};
+    pair_.reset();
     cache_.reset();
     for (Async& d : dev_) {
       expect(d.synchronize().ok(), "a failure without a fault");
@@ -172,6 +200,10 @@ class LateMachine {
   std::size_t faults = 0;
   std::size_t published = 0;
   std::size_t handed = 0;
+  std::size_t together = 0;  ///< steps and rounds of trunk and draft
+  std::size_t moves = 0;     ///< of the draft's ring
+  std::size_t kept = 0;      ///< pinned tails given out
+  std::size_t tails = 0;     ///< drafts made of a tail
 
  private:
   struct Held {
@@ -179,12 +211,15 @@ class LateMachine {
     Tokens tokens;
     bool confirmed = false;  ///< it, and whatever wrote its rows again, was waited for
   };
+  template <class T>
   struct Published {
-    std::optional<memra::CachePrefix<Async>> prefix;
+    std::optional<T> thing;
     Tokens tokens;
     bool confirmed = false;
     bool in_doubt = false;  ///< something failed before it was waited for: it may be lost
   };
+  /// Whose call it was.
+  enum class Of { nobody, trunk, draft, both };
 
   static unsigned at(const std::vector<unsigned>& v, std::size_t i) { return i < v.size() ? v[i] : 0; }
 
@@ -200,31 +235,36 @@ class LateMachine {
   }
 
   /// Takes a Status apart. Of the cache's calls: a failure of earlier work must have tainted it.
-  bool good(const memra::Status& s, bool of_cache = true) {
+  bool good(const memra::Status& s, Of of = Of::trunk) {
     if (s.ok()) return true;
+    const bool trunk = of == Of::trunk || of == Of::both;
+    const bool draft = of == Of::draft || of == Of::both;
     if (s.asynchronous()) {
-      expect(!of_cache || cache_->tainted(), "an asynchronous failure did not taint: " + s.message());
+      expect((!trunk || cache_->tainted()) && (!draft || pair_->kv.tainted()),
+             "an asynchronous failure did not taint: " + s.message());
       if (plant_ != LatePlant::doubt_is_ignored) doubt_ = true;
       return false;
     }
     ++refusals;  // the call itself failed, and has changed nothing
-    expect(s.kind() == memra::ErrorKind::device_failure && plan_->fired() != 0 && (!of_cache || !cache_->tainted()),
+    const bool tainted = (trunk && cache_->tainted()) || (draft && pair_->kv.tainted());
+    expect(s.kind() == memra::ErrorKind::device_failure && plan_->fired() != 0 && !tainted,
            "refused, or failed without a fault: " + s.message());
     plan_->disarm();
     return false;
   }
   template <class T>
-  bool good(const memra::Result<T>& r) {
-    return good(r.status());
+  bool good(const memra::Result<T>& r, Of of = Of::trunk) {
+    return good(r.status(), of);
   }
+  Of all() const { return pair_ ? Of::both : Of::trunk; }
 
   /// Waits for every device. @return whether all that was queued has been done
   bool wait() {
     bool ok = true;
     for (Async& d : dev_) {
       memra::Status s = d.synchronize();
-      if (!s && !s.asynchronous() && !good(s, false)) s = d.synchronize();  // waiting failed, not the work
-      if (plant_ != LatePlant::failure_is_lost) ok = good(s, false) && ok;
+      if (!s && !s.asynchronous() && !good(s, Of::nobody)) s = d.synchronize();  // waiting failed, not the work
+      if (plant_ != LatePlant::failure_is_lost) ok = good(s, Of::nobody) && ok;
     }
     return ok;
   }
@@ -234,6 +274,8 @@ class LateMachine {
     sure_ = rows_.size();
     for (Held& h : held_) h.confirmed = h.snap.has_value();
     published_.confirmed = !published_.in_doubt;
+    tail_.confirmed = !tail_.in_doubt;
+    if (pair_) pair_->sure = true;
   }
   /// Everything is waited for and compared.
   void look() {
@@ -244,6 +286,7 @@ class LateMachine {
     const auto got = memra_test::image(*cache_);
     expect(got == memra_test::straight(cfg_, rows_),
            "not what a straight run leaves: " + difference(got, memra_test::straight(cfg_, rows_)));
+    if (pair_) Pair::expect_rows(pair_->kv, rows_, tapped());
     for (const Held& h : held_) {
       if (h.snap) expect(h.snap->valid() && h.snap->pos() == h.tokens.size(), "a snapshot is not what it was");
     }
@@ -265,15 +308,24 @@ class LateMachine {
         const memra::RecurView w = memra::check(step.recur(p.layer, p.nth));
         s = memra::launch(cache_->dev(p.layer), "round", {}, RoundBody{w, *spec, p.layer, p.nth, StepTokens(t)});
       }
-      if (!good(s, false)) return false;
+      if (!good(s, Of::nobody)) return false;
     }
-    return true;
+    const auto tap = step.tap(tapped());
+    if (!tap) return true;
+    const TapBody body{*tap, tapped(), step.pos(), StepTokens(t)};
+    return good(memra::launch(cache_->dflash_taps()->device(), "tap", {t.size()}, body), Of::nobody);
   }
   bool forward(const Tokens& t) {
     auto step = cache_->begin_step(t.size());
     if (!good(step)) return false;
     if (!write(*step, t)) return false;
     return good(cache_->advance());
+  }
+  bool forward_both(const Tokens& t) {
+    auto step = pair_->spec->begin_step(t.size());
+    if (!good(step, Of::both)) return false;
+    if (!write(*step, t) || !follow(t.size())) return false;
+    return good(pair_->spec->advance(), Of::both);
   }
   /// What a take-back left to do, in steps the model has room for.
   bool replay(const memra::RolledBack& left) {
@@ -294,10 +346,12 @@ class LateMachine {
     n = std::min(n, short_ctx - rows_.size());
     if (n == 0) return;
     const Tokens t = tokens_at(rows_.size(), n, branch);
-    if (forward(t)) rows_ = memra_test::join(rows_, t);
+    if (!(pair_ ? forward_both(t) : forward(t))) return;
+    rows_ = memra_test::join(rows_, t);
+    together += pair_ ? 1 : 0;
   }
   void device_feed(std::size_t n, unsigned branch) {
-    if (n > short_ctx - rows_.size()) return;
+    if (pair_ || n > short_ctx - rows_.size()) return;  // a draft would be left behind
     const Tokens t = tokens_at(rows_.size(), n, branch);
     auto step = cache_->begin_device_step(n);
     if (step.status().kind() == memra::ErrorKind::bad_state) return;  // rounds by planes left the state elsewhere
@@ -313,6 +367,7 @@ class LateMachine {
     if (n == 0) return;
     const Tokens t = tokens_at(rows_.size(), n, branch);
     const auto by = strategy_of(branch, stash_);
+    if (pair_) return round_of_both(t, by, c);
     auto round = cache_->begin_round(n, by);
     if (!good(round)) return;
     if (!write(round->step(), t, by)) return;
@@ -333,19 +388,101 @@ class LateMachine {
     replay(*left);
   }
 
+  void round_of_both(const Tokens& t, memra::Strategy by, unsigned c) {
+    auto step = pair_->spec->begin_round(t.size(), by);
+    if (!good(step, Of::both)) return;
+    if (!write(*step, t, by)) return;
+    if (c % 8 == 7) {
+      good(pair_->spec->abandon(), Of::both);
+      return;
+    }
+    const std::size_t accept = c % (t.size() + 1);
+    if (accept != 0 && !follow(accept)) return;
+    auto left = pair_->spec->commit(accept, 0);
+    if (!good(left, Of::both)) return;
+    rows_ = memra_test::join(rows_, memra_test::part(t, 0, accept));
+    ++together;
+    replay(*left);
+  }
+
   bool commit_on_device(memra::Round<Async>& round, std::size_t accept) {
     const auto value = static_cast<std::int32_t>(accept);
     std::vector<Async::Buffer> words;
     std::vector<const std::int32_t*> at;
     for (std::size_t s = 0; s < cache_->n_stages(); ++s) {
       auto b = cache_->stage_dev(s).alloc(sizeof value);
-      if (!good(b.status(), false)) return false;
+      if (!good(b, Of::nobody)) return false;
       auto* word = reinterpret_cast<std::int32_t*>(b->data());
       words.push_back(*std::move(b));
-      if (!good(cache_->stage_dev(s).store_i32(word, &value, 1), false)) return false;
+      if (!good(cache_->stage_dev(s).store_i32(word, &value, 1), Of::nobody)) return false;
       at.push_back(word);
     }
     return good(round.commit_d(at));
+  }
+
+  // --- a draft beside it ---
+
+  std::size_t tapped() const { return parts_[0].layer; }
+  void join(Async& dev, bool ring) {
+    auto kv = Pair::Kv::create_cold_at(dev, Pair::config(ring), short_ctx, rows_.size());
+    if (good(kv, Of::nobody)) pair_with(*std::move(kv));
+  }
+  void pair_with(Pair::Kv kv) {
+    if (!good(cache_->catch_up())) return;
+    pair_.emplace(Pair{std::move(kv)});
+    auto spec = memra::Speculation<Async>::create(*cache_, pair_->kv, {tapped()}, tap_hidden, max_step);
+    if (!good(spec, Of::both)) return pair_.reset();
+    pair_->spec.emplace(*std::move(spec));
+  }
+  void part_company() { pair_.reset(); }
+  /// The first `n` tokens' rows.
+  bool follow(std::size_t n) {
+    const std::size_t pinned = pair_->kv.pinned();
+    auto open = pair_->spec->open_rows(n);
+    if (!good(open, Of::both)) return false;
+    note_move(pinned);
+    const TapsToRowsBody body{open->rows.view(0), open->taps};
+    return good(memra::launch(pair_->kv.device(), "rows", {n}, body), Of::nobody);
+  }
+  /// A move takes a pinned tail first; one that finds no memory for it goes on, and the pin is lost.
+  void note_move(std::size_t pinned) {
+    moves += pair_->base == pair_->kv.base() ? 0 : 1;
+    pair_->note_move();
+    if (pinned == pair_->kv.pinned()) return;
+    expect(plan_->fired() != 0, "a pin was lost");
+    plan_->disarm();
+  }
+  void block(std::size_t n, unsigned token) {
+    if (!pair_) return;
+    const std::size_t pinned = pair_->kv.pinned();
+    auto rows = pair_->kv.begin_block(n);
+    if (!good(rows, Of::draft)) return;
+    note_move(pinned);
+    good(write_draft(pair_->kv.device(), rows->view(0), n, 0, static_cast<int>(token)), Of::nobody);
+  }
+  /// A tail that ends `back` rows ago, now or, pinned, later.
+  void keep_tail(std::size_t back, bool pin) {
+    if (!pair_) return;
+    auto& kv = pair_->kv;
+    const std::size_t pinned = kv.pinned();
+    const std::size_t upto = pinned != 0 ? pinned : rows_.size() - std::min(back, rows_.size());
+    const std::size_t floor = std::min(kv.floor(), upto);
+    const bool there = upto - std::min(kv.cfg_window_rows(), upto - floor) >= kv.resident() && upto != floor;
+    if (pin && pinned == 0) return expect(kv.pin(upto).ok() == there, "pin: another answer");
+    tail_ = {};
+    tail_.thing = kv.export_tail(upto);
+    if (tail_.thing) {
+      tail_.tokens = memra_test::part(rows_, 0, upto);
+      kept += pinned != 0 ? 1 : 0;
+      use(tail_, kv.device(), kv.config().ring, false);
+      return;
+    }
+    if (kv.tainted()) {  // it had no other way to say it
+      doubt_ = plant_ != LatePlant::doubt_is_ignored;
+    } else {
+      expect(plan_->fired() != 0 || !(there || pinned != 0), "a tail that is there is not given out");
+      plan_->disarm();
+    }
   }
 
   void snapshot(Held& h) {
@@ -379,13 +516,23 @@ class LateMachine {
     ++refusals;
     return true;
   }
+  /// A draft that cannot go back so far stays behind.
+  memra::Result<memra::RolledBack> take_back(const Held& h, std::size_t accept) {
+    if (pair_ && !pair_->kv.may_truncate(h.tokens.size() + accept)) part_company();
+    if (!pair_) return cache_->rollback(*h.snap, accept);
+    auto r = pair_->spec->rollback(*h.snap, accept, 0);
+    pair_->note_move();
+    return r;
+  }
   /// @param c  may say: if a replay is owed, go on to a snapshot whose rows it would write again, before it does
   void rollback(Held& h, unsigned b, unsigned c) {
     if (!h.snap || lost(h)) return;
     const std::size_t accept = b % (rows_.size() - h.tokens.size() + 1);
-    auto r = cache_->rollback(*h.snap, accept);
-    if (!good(r)) return;
-    after_cut(Tokens(h.tokens), accept);
+    auto r = take_back(h, accept);
+    const bool done = good(r, all());
+    // The trunk may have gone back before the draft heard of a failure.
+    if (done || (pair_ && cache_->len() < rows_.size())) after_cut(Tokens(h.tokens), accept);
+    if (!done) return;
     Held& on = held_[c / 4 % 3];
     if (c % 4 != 0 || !on.snap || on.tokens.size() <= r->pos || lost(on)) {
       replay(*r);
@@ -403,13 +550,15 @@ class LateMachine {
   /// What `dev` has queued is run, but nobody asks it how that went: whichever call comes next says so.
   void run_unasked(Async& dev, Async& other) {
     Async::Event here;
-    if (good(dev.publish(here), false) && good(other.wait(here), false)) good(other.synchronize(), false);
+    if (good(dev.publish(here), Of::nobody) && good(other.wait(here), Of::nobody)) {
+      good(other.synchronize(), Of::nobody);
+    }
   }
 
   void park() {
     Async& dev = cache_->stage_dev(cache_->n_stages() - 1);
     auto row = dev.zeros(cfg_.n_vocab * sizeof(float));
-    if (!good(row.status(), false)) return;
+    if (!good(row, Of::nobody)) return;
     good(cache_->park_logits(reinterpret_cast<const float*>(row->data())));
   }
 
@@ -418,53 +567,79 @@ class LateMachine {
     auto p = cache_->export_prefix(*h.snap);
     if (!good(p)) return;
     published_ = {};
-    published_.prefix.emplace(*std::move(p));
+    published_.thing.emplace(*std::move(p));
     published_.tokens = h.tokens;
     use(published_, false);
   }
-  /// Makes a cache of a prefix, which may have been lost since: then it says so.
-  void use(const Published& p, bool later) {
-    if (!p.prefix) return;
-    auto made = Cache::from_prefix(dev_[2], cfg_, short_ctx, *p.prefix);
-    if (made.status().kind() == memra::ErrorKind::bad_state && later) {
-      expect(!p.confirmed, "a prefix that was waited for is lost: " + made.status().message());
-      ++refusals;
-      return;
-    }
-    if (!made) {
-      static_cast<void>(good(made.status(), false));
-      return;
-    }
+  /// Whether it has been lost since it was made, and says so.
+  template <class T>
+  bool gone(const Published<T>& p, const memra::Status& s, bool later) {
+    if (s.kind() != memra::ErrorKind::bad_state || !later) return false;
+    expect(!p.confirmed, "what was waited for is lost: " + s.message());
+    ++refusals;
+    return true;
+  }
+  /// Makes a cache of a prefix.
+  void use(const Published<Prefix>& p, bool later) {
+    if (!p.thing) return;
+    auto made = Cache::from_prefix(dev_[2], cfg_, short_ctx, *p.thing);
+    if (gone(p, made.status(), later) || !good(made, Of::nobody)) return;
     if (!wait() || doubt_) return;
     confirm();
     expect(memra_test::image(*made) == memra_test::straight(cfg_, p.tokens), "a prefix holds something else");
     ++published;
   }
+  /// Makes a draft of a tail, which goes on beside the trunk if it ends there.
+  void use(const Published<Tail>& p, Async& dev, bool ring, bool later = true) {
+    if (!p.thing) return;
+    memra::Status why;
+    auto made = Pair::Kv::from_tail(dev, Pair::config(ring), short_ctx, *p.thing, &why);
+    if (gone(p, why, later) || !good(why, Of::nobody)) return;
+    if (!wait() || doubt_) return;
+    confirm();
+    Pair::expect_rows(*made, p.tokens, tapped());
+    ++tails;
+    if (!later || p.tokens != rows_) return;
+    part_company();
+    pair_with(*std::move(made));
+  }
 
   /// The state goes over a link; what was lost before that is not sent, and says so.
   void hand_over(unsigned from) {
-    const bool prefix = from % 2 == 1 && published_.prefix;
+    const bool prefix = from % 2 == 1 && published_.thing;
     if (!prefix && rows_.empty()) return;
     const Tokens tokens = prefix ? published_.tokens : rows_;
+    const Tail* const tail = tail_.thing && tail_.tokens == tokens ? &*tail_.thing : nullptr;
     memra_test::TapeWriter sender;
     const memra::Status sent =
-        prefix ? memra::send_state(sender, *published_.prefix, {}) : memra::send_state(sender, *cache_, {});
-    if (prefix && sent.kind() == memra::ErrorKind::bad_state) {
-      expect(!published_.confirmed, "a prefix that was waited for is not sent: " + sent.message());
+        prefix ? memra::send_state(sender, *published_.thing, {}, tail) : memra::send_state(sender, *cache_, {}, tail);
+    if (sent.kind() == memra::ErrorKind::bad_state) {
+      const bool lost = (prefix && !published_.confirmed) || (tail != nullptr && !tail_.confirmed);
+      expect(lost, "what was waited for is not sent: " + sent.message());
       ++refusals;
       return;
     }
-    if (!good(sent, !prefix)) return;
+    if (!good(sent, prefix ? Of::nobody : Of::trunk)) return;
     memra_test::TapeReader receiver(sender.tape);
     memra::HandoverTarget<Async> target;
     target.stages = {&dev_[2], &dev_[from / 2 % 3]};
     target.config = cfg_;
     target.max_ctx = short_ctx;
+    target.draft = Pair::config(from / 8 % 2 == 1);
+    target.draft_dev = &dev_[from / 16 % 3];
     auto got = memra::receive_state(receiver, target);
-    if (!got) return static_cast<void>(good(got.status(), false));
+    if (!good(got, Of::nobody)) return;
     if (!wait() || doubt_) return;
     confirm();
     expect(memra_test::image(got->cache) == memra_test::straight(cfg_, tokens), "what was received is something else");
+    expect(got->tail.has_value() == (tail != nullptr), "a tail where none was sent, or none");
+    if (got->tail) {
+      tail_ = {};
+      tail_.thing = std::move(got->tail);
+      tail_.tokens = tokens;
+      tail_.confirmed = true;
+      use(tail_, *target.draft_dev, target.draft->ring);
+    }
     ++handed;
   }
 
@@ -478,6 +653,7 @@ class LateMachine {
     }
     doubt_ = false;
     published_.in_doubt = !published_.confirmed;
+    tail_.in_doubt = !tail_.confirmed;
     const Held* back = nullptr;
     for (Held& h : held_) {
       if (!lost(h) && h.snap) back = &h;
@@ -485,10 +661,13 @@ class LateMachine {
     if (back != nullptr) {
       const std::size_t sure = plant_ == LatePlant::rows_are_trusted ? rows_.size() : sure_;
       const std::size_t accept = sure - std::min(sure, back->tokens.size());
-      const auto r = memra::check(cache_->rollback(*back->snap, accept));
+      const bool trusted = plant_ == LatePlant::draft_is_trusted || (pair_ && pair_->sure);
+      if (!trusted || back->tokens.size() + accept > sure) part_company();
+      const auto r = memra::check(take_back(*back, accept));
       after_cut(Tokens(back->tokens), accept);
       expect(replay(r), "a replay failed without a fault");
     } else {
+      part_company();
       memra::check(cache_->reset());
       after_cut({}, 0);
     }
@@ -505,7 +684,9 @@ class LateMachine {
   bool stash_ = false;
   std::optional<Cache> cache_;
   std::array<Held, 3> held_;
-  Published published_;
+  std::optional<Pair> pair_;
+  Published<Prefix> published_;
+  Published<Tail> tail_;
 
   Tokens rows_;           ///< what is fed, as far as the calls said
   std::size_t sure_ = 0;  ///< rows of it that are known to be there

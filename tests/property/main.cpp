@@ -161,6 +161,7 @@ int self_test() {
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
   late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 4);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
+  late("it keeps a draft that was not waited for", LatePlant::draft_is_trusted, 9);
   round("a commit by planes keeps one token more", RoundPlant::keeps_one_more, 1);
   round("a commit by stash leaves a byte of conv behind", RoundPlant::stash_forgets_conv, 1);
   round("an accept length on the device is one less", RoundPlant::device_is_told_less, 1);
