@@ -171,7 +171,8 @@ class LateMachine {
         use(tail_, dev_[op.a % 3], op.b % 2 == 1);
         break;
       case 'e':
-        run_unasked(dev_[op.a % 3], dev_[(op.a + 1) % 3]);
+        unasked_ = op.a;
+        run_unasked();
         break;
       default:
         look();
@@ -232,6 +233,7 @@ class LateMachine {
     f.kind = memra::ErrorKind::device_failure;           // a lack of memory is no failure yet: frees may be waiting
     if (fault / 64 % 2 == 1) f.op = memra::DevOp::copy;  // what snapshots and rollbacks do
     plan_->arm(f);
+    if (fault % 3 == 0) unasked_ = fault / 3;
   }
 
   /// Takes a Status apart. Of the cache's calls: a failure of earlier work must have tainted it.
@@ -310,10 +312,12 @@ class LateMachine {
       }
       if (!good(s, Of::nobody)) return false;
     }
-    const auto tap = step.tap(tapped());
-    if (!tap) return true;
-    const TapBody body{*tap, tapped(), step.pos(), StepTokens(t)};
-    return good(memra::launch(cache_->dflash_taps()->device(), "tap", {t.size()}, body), Of::nobody);
+    if (const auto tap = step.tap(tapped())) {
+      const TapBody body{*tap, tapped(), step.pos(), StepTokens(t)};
+      const auto s = memra::launch(cache_->dflash_taps()->device(), "tap", {t.size()}, body);
+      if (!good(s, Of::nobody)) return false;
+    }
+    return run_unasked();
   }
   bool forward(const Tokens& t) {
     auto step = cache_->begin_step(t.size());
@@ -437,27 +441,31 @@ class LateMachine {
   void part_company() { pair_.reset(); }
   /// The first `n` tokens' rows.
   bool follow(std::size_t n) {
-    const std::size_t pinned = pair_->kv.pinned();
+    const Before was{pair_->kv.pinned(), plan_->fired()};
     auto open = pair_->spec->open_rows(n);
     if (!good(open, Of::both)) return false;
-    note_move(pinned);
+    note_move(was);
     const TapsToRowsBody body{open->rows.view(0), open->taps};
     return good(memra::launch(pair_->kv.device(), "rows", {n}, body), Of::nobody);
   }
+  struct Before {
+    std::size_t pinned;
+    std::size_t fired;
+  };
   /// A move takes a pinned tail first; one that finds no memory for it goes on, and the pin is lost.
-  void note_move(std::size_t pinned) {
+  void note_move(const Before& was) {
     moves += pair_->base == pair_->kv.base() ? 0 : 1;
     pair_->note_move();
-    if (pinned == pair_->kv.pinned()) return;
-    expect(plan_->fired() != 0, "a pin was lost");
+    if (was.pinned == pair_->kv.pinned()) return;
+    expect(plan_->fired() > was.fired, "a pin was lost, and no call failed");
     plan_->disarm();
   }
   void block(std::size_t n, unsigned token) {
     if (!pair_) return;
-    const std::size_t pinned = pair_->kv.pinned();
+    const Before was{pair_->kv.pinned(), plan_->fired()};
     auto rows = pair_->kv.begin_block(n);
     if (!good(rows, Of::draft)) return;
-    note_move(pinned);
+    note_move(was);
     good(write_draft(pair_->kv.device(), rows->view(0), n, 0, static_cast<int>(token)), Of::nobody);
   }
   /// A tail that ends `back` rows ago, now or, pinned, later.
@@ -470,18 +478,19 @@ class LateMachine {
     const bool there = upto - std::min(kv.cfg_window_rows(), upto - floor) >= kv.resident() && upto != floor;
     if (pin && pinned == 0) return expect(kv.pin(upto).ok() == there, "pin: another answer");
     tail_ = {};
+    const std::size_t fired = plan_->fired();
     tail_.thing = kv.export_tail(upto);
     if (tail_.thing) {
       tail_.tokens = memra_test::part(rows_, 0, upto);
       kept += pinned != 0 ? 1 : 0;
-      use(tail_, kv.device(), kv.config().ring, false);
+      use(tail_, kv.device(), kv.config().ring, pinned != 0);  // one that was pinned was taken before
       return;
     }
     if (kv.tainted()) {  // it had no other way to say it
       doubt_ = plant_ != LatePlant::doubt_is_ignored;
     } else {
-      expect(plan_->fired() != 0 || !(there || pinned != 0), "a tail that is there is not given out");
-      plan_->disarm();
+      expect(plan_->fired() > fired || !(there || pinned != 0), "a tail that is there is not given out");
+      if (plan_->fired() > fired) plan_->disarm();
     }
   }
 
@@ -547,12 +556,18 @@ class LateMachine {
     rollback(on, b / 8, 1);
   }
 
-  /// What `dev` has queued is run, but nobody asks it how that went: whichever call comes next says so.
-  void run_unasked(Async& dev, Async& other) {
+  /// What a device has queued is run, but nobody asks it how that went: whichever call comes next says so.
+  /// @return false: what was queued before had failed, and this was the next call
+  bool run_unasked() {
+    if (!unasked_) return true;
+    Async& dev = dev_[*unasked_ % 3];
+    Async& other = dev_[(*unasked_ + 1) % 3];
+    unasked_.reset();
     Async::Event here;
     if (good(dev.publish(here), Of::nobody) && good(other.wait(here), Of::nobody)) {
       good(other.synchronize(), Of::nobody);
     }
+    return !doubt_;
   }
 
   void park() {
@@ -688,9 +703,10 @@ class LateMachine {
   Published<Prefix> published_;
   Published<Tail> tail_;
 
-  Tokens rows_;           ///< what is fed, as far as the calls said
-  std::size_t sure_ = 0;  ///< rows of it that are known to be there
-  bool doubt_ = false;    ///< a failure of earlier work was reported
+  std::optional<unsigned> unasked_;  ///< a device to be run behind the next writes, see run_unasked
+  Tokens rows_;                      ///< what is fed, as far as the calls said
+  std::size_t sure_ = 0;             ///< rows of it that are known to be there
+  bool doubt_ = false;               ///< a failure of earlier work was reported
 };
 
 }  // namespace property
