@@ -437,9 +437,6 @@ mutant cache 'a receiver refuses in silence' $io 'const Status told = link.send_
 mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->floor;' 'tail.floor = h.tail->base;'
 mutant late 'a late draft: the drafter alone hears of it' speculation.hpp 'static_cast<void>(core->noted(s).ok());' ';'
 mutant late 'a late draft: the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
-mutant late 'a late draft: who takes a pinned tail keeps a failure to itself' $draft \
-  'tainted = s.asynchronous();  // it is' 'tainted = false;  //'
-mutant late 'a late draft: who takes a tail keeps a failure to itself' dflash_kv.hpp 's_->tainted = s.asynchronous();' ''
 mutant late 'a late draft: a tail does not know what it was queued with' $draft 'tail.work.add(*dev);' ''
 mutant late 'a late draft: a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
 mutant late 'a stash keeps a late failure to itself' round.hpp \

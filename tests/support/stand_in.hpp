@@ -460,10 +460,11 @@ inline memra::ModelConfig hybrid_model(memra::Format k = memra::Format::q8_0, me
   cfg.n_vocab = 16;
   return cfg;
 }
-inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0,
-                                          memra::Format v = memra::Format::q5_1) {
+inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                          memra::Layout layout = memra::Layout::blocks) {
   memra::ModelConfig cfg;
-  cfg.layers = {memra::full_attention(attention_spec(k, v)), memra::full_attention(attention_spec(v, k))};
+  cfg.layers = {memra::full_attention(attention_spec(k, v, layout)),
+                memra::full_attention(attention_spec(v, k, layout))};
   cfg.n_vocab = 16;
   return cfg;
 }
@@ -494,9 +495,10 @@ inline memra::ModelConfig kinds_model(memra::Format k = memra::Format::q8_0, mem
   return cfg;
 }
 /// The same without recurrent layers: rollbacks leave nothing to replay.
-inline memra::ModelConfig ring_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1) {
+inline memra::ModelConfig ring_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                     memra::Layout layout = memra::Layout::blocks) {
   memra::ModelConfig cfg;
-  for (memra::LayerSpec layer : kinds_model(k, v).layers) {
+  for (memra::LayerSpec layer : kinds_model(k, v, layout).layers) {
     std::erase_if(layer.states, [](const auto& s) { return std::holds_alternative<memra::RecurrentSpec>(s); });
     cfg.layers.push_back(layer);
   }
