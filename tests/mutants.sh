@@ -435,6 +435,8 @@ mutant cache 'a chunked state goes to who does not take it' $io 'if (h.scan == S
 mutant cache 'logits are received and not shown' $io 'core.parked_valid = header->has_logits;' ''
 mutant cache 'a receiver refuses in silence' $io 'const Status told = link.send_verdict(why);' 'const Status told;'
 mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->floor;' 'tail.floor = h.tail->base;'
+mutant round 'a batch attends as often as its last one has rows' attend_batch.hpp 'longest = std::max(longest, r);' \
+  'longest = r;'
 mutant late 'a late draft: the drafter alone hears of it' speculation.hpp 'static_cast<void>(core->noted(s).ok());' ';'
 mutant late 'a late draft: the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
 mutant late 'a late draft: a tail does not know what it was queued with' $draft 'tail.work.add(*dev);' ''

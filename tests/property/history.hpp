@@ -30,6 +30,7 @@ struct Did {
   std::size_t together = 0;
   std::size_t levelled = 0;
   std::size_t batches = 0;
+  std::size_t attended = 0;
   std::size_t chunks = 0;
   std::size_t adopted = 0;
   std::size_t pairs = 0;
@@ -86,7 +87,7 @@ inline constexpr std::array<Word, 12> round_words{{
     {'f', 4, "a step"},
     {'c', 2, "a chunked step, where it stands or behind the steps that lead to the grid"},
     {'k', 12, "a round, committed"},
-    {'b', 2, "rounds of three caches, committed together"},
+    {'b', 2, "rounds of three caches, two of them attend in one launch, committed together"},
     {'n', 3, "a round that is given up"},
     {'o', 1, "send_state of trunk and draft and receive_state; the history goes on with what was received"},
     {'s', 3, "snapshot"},
@@ -139,7 +140,7 @@ std::optional<Failure> run_on(const Script& s, Plant plant, Did* did) {
       if constexpr (requires { m.graphs; }) did->graphs += m.graphs;
       if constexpr (requires { m.together; }) did->together += m.together;
       if constexpr (requires { m.levelled; }) did->levelled += m.levelled;
-      if constexpr (requires { m.batches; }) did->batches += m.batches;
+      if constexpr (requires { m.batches; }) did->batches += m.batches, did->attended += m.attended;
       if constexpr (requires { m.rounds; }) did->rounds += m.rounds;
       if constexpr (requires { m.chunks; }) did->chunks += m.chunks;
       if constexpr (requires { m.adopted; }) did->adopted += m.adopted, did->pairs += m.pairs;
@@ -189,8 +190,8 @@ inline bool did_enough(const Did& did, const std::string& machine) {
   const bool taken_back = once_in(200, did.replays) && once_in(500, did.stale);
   if (machine == "round") {
     return troubled && taken_back && once_in(5, did.rounds) && once_in(20, did.together) &&
-           once_in(5000, did.levelled) && once_in(50, did.batches) && once_in(200, did.handed) &&
-           once_in(1000, did.tails) && once_in(200, did.chunks);
+           once_in(5000, did.levelled) && once_in(50, did.batches) && once_in(200, did.attended) &&
+           once_in(200, did.handed) && once_in(1000, did.tails) && once_in(200, did.chunks);
   }
   if (!troubled || !once_in(500, did.published)) return false;
   if (machine == "draft") return once_in(1000, did.moves) && did.kept >= did.ops / 10000 && once_in(50, did.asked);
