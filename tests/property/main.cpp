@@ -160,7 +160,7 @@ int self_test() {
   draft("a pinned tail is taken late", DraftPlant::pinned_row_is_late, 9);
   draft("may_truncate is asked about other rows", DraftPlant::question_is_answered, 3);
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
-  late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 4);
+  late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 5);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
   late("it keeps a draft that was not waited for", LatePlant::draft_is_trusted, 9);
   round("a commit by planes keeps one token more", RoundPlant::keeps_one_more, 1);
