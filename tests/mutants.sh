@@ -435,6 +435,16 @@ mutant cache 'a chunked state goes to who does not take it' $io 'if (h.scan == S
 mutant cache 'logits are received and not shown' $io 'core.parked_valid = header->has_logits;' ''
 mutant cache 'a receiver refuses in silence' $io 'const Status told = link.send_verdict(why);' 'const Status told;'
 mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->floor;' 'tail.floor = h.tail->base;'
+mutant round 'a batch attends as often as its last one has rows' attend_batch.hpp 'longest = std::max(longest, r);' \
+  'longest = r;'
+mutant late 'a late draft: the drafter alone hears of it' speculation.hpp 'static_cast<void>(core->noted(s).ok());' ';'
+mutant late 'a late draft: the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
+mutant late 'a late draft: a tail does not know what it was queued with' $draft 'tail.work.add(*dev);' ''
+mutant late 'a late draft: a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
+mutant late 'a stash keeps a late failure to itself' round.hpp \
+  'if (Status s = ops.round_apply(c, many, n); !s) return s;' 'static_cast<void>(ops.round_apply(c, many, n).ok());'
+mutant late 'a stash applies the first of its tokens only' detail/host_round.hpp \
+  'product(k[t * key_row + i], u[t * u_row + c])' 'product(k[t * key_row + i], u[c])'
 mutant late 'a hand-over keeps a late failure to itself' $io 'core.noted(send(link' '(send(link'
 mutant late 'a kernel follows a table that got lost' detail/handover_pieces.hpp \
   'if (Status s = dev.synchronize(); !s) return s;' ''

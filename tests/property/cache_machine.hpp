@@ -44,11 +44,11 @@ inline memra::ModelConfig model_of(unsigned kind, unsigned k, unsigned v, unsign
   const memra::Layout l = layout % 2 == 0 ? memra::Layout::blocks : memra::Layout::split;
   switch (kind % 6) {
     case 0:
-      return memra_test::attention_model(fk, fv);
+      return memra_test::attention_model(fk, fv, l);
     case 1:
       return memra_test::recurrent_model();
     case 2:
-      return memra_test::ring_model(fk, fv);
+      return memra_test::ring_model(fk, fv, l);
     case 3:
       return memra_test::kinds_model(fk, fv, l);
     default:

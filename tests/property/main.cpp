@@ -97,12 +97,13 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
   std::printf(
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds, %zu "
-      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds, %zu chunked "
+      "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds, %zu of "
+      "attention, %zu chunked "
       "steps, %zu caches in memory of the engine's, %zu of two stages, %zu states handed over, %zu not taken, %zu with "
       "a draft's tail, %zu questions whether a draft may be cut\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
-      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches, did.chunks, did.adopted,
-      did.pairs, did.handed, did.turned, did.tails, did.asked);
+      did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches, did.attended, did.chunks,
+      did.adopted, did.pairs, did.handed, did.turned, did.tails, did.asked);
   const bool enough = property::did_enough(did, machine);
   if (!enough) std::printf("FAILED: some kind of event hardly happened\n");
   return enough ? 0 : 1;
@@ -159,14 +160,16 @@ int self_test() {
   draft("a pinned tail is taken late", DraftPlant::pinned_row_is_late, 9);
   draft("may_truncate is asked about other rows", DraftPlant::question_is_answered, 3);
   late("an engine goes on after an asynchronous failure", LatePlant::doubt_is_ignored, 3);
-  late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 4);
+  late("it keeps rows that were not waited for", LatePlant::rows_are_trusted, 5);
   late("it throws a failure away", LatePlant::failure_is_lost, 3);
+  late("it keeps a draft that was not waited for", LatePlant::draft_is_trusted, 9);
   round("a commit by planes keeps one token more", RoundPlant::keeps_one_more, 1);
   round("a commit by stash leaves a byte of conv behind", RoundPlant::stash_forgets_conv, 1);
   round("an accept length on the device is one less", RoundPlant::device_is_told_less, 1);
   round("a round that is given up is kept", RoundPlant::given_up_is_kept, 1);
   round("the tokens of a commit that failed are believed", RoundPlant::failure_is_forgotten, 2);
   round("a draft gets the taps of other tokens", RoundPlant::draft_gets_other_taps, 2);
+  round("rows of a batch's attention go to the wrong cache", RoundPlant::attend_rows_swapped, 1);
   round("the last cache of a batch is told one token less", RoundPlant::batch_tells_one_less, 1);
   round("a draft's rows arrive with another byte", RoundPlant::sent_tail_is_spoiled, 4);
   round("a chunked step is begun as a plain one", RoundPlant::chunks_are_plain, 1);

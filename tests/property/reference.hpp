@@ -12,6 +12,7 @@
 #include <memra/launch.hpp>
 #include <memra/layout.hpp>
 #include <memra/model_config.hpp>
+#include <memra/round_types.hpp>
 #include <memra/taps.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
@@ -118,6 +119,20 @@ inline std::vector<Part> parts_of(const memra::ModelConfig& cfg) {
     }
   }
   return parts;
+}
+
+/// Mamba-1 has a decay per element: too much to stash.
+inline bool may_stash(const memra::ModelConfig& cfg) {
+  const auto parts = parts_of(cfg);
+  return std::none_of(parts.begin(), parts.end(), [](const Part& p) {
+    const auto* r = std::get_if<memra::RecurrentSpec>(&p.spec);
+    return r != nullptr && r->rule == memra::ScanRule::mamba1;
+  });
+}
+
+/// Every strategy in turn, planes where a stash cannot be.
+inline memra::Strategy strategy_of(unsigned b, bool stash) {
+  return b % 3 == 0 ? memra::Strategy::replay : b % 3 == 1 || !stash ? memra::Strategy::planes : memra::Strategy::stash;
 }
 
 inline bool any(const std::vector<bool>& v) {

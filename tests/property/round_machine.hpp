@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <limits>
+#include <memra/attend_batch.hpp>
 #include <memra/cache.hpp>
 #include <memra/dflash_kv.hpp>
 #include <memra/handover.hpp>
@@ -37,6 +39,7 @@ enum class RoundPlant {
   given_up_is_kept,       ///< a round that is given up is committed
   failure_is_forgotten,   ///< the engine does not repair what a failed commit left
   draft_gets_other_taps,  ///< the draft's rows of a round are those of the tokens before
+  attend_rows_swapped,    ///< the rows of a batch's attention are told the wrong way round
   batch_tells_one_less,   ///< the last cache of a batch is told one token less
   sent_tail_is_spoiled,   ///< a draft's rows arrive with another byte
   chunks_are_plain,       ///< a chunked step is begun as a plain one
@@ -150,6 +153,7 @@ class RoundMachine {
   using Cache = memra::Cache<Dev>;
   using Round = memra::Round<Dev>;
   using Batch = memra::RoundBatch<Dev>;
+  using Attend = memra::AttendBatch<Dev>;
   using Strategy = memra::Strategy;
   static constexpr std::size_t most_rows = 7;
 
@@ -161,14 +165,7 @@ class RoundMachine {
         straight_(m_, fit_.max_ctx) {
     const auto all = memra_test::placements(m_.config().layers.size());
     memra::CacheOptions options = memra_test::all_rounds(most_rows);
-    // Mamba-1 has a decay per element: too much to stash.
-    options.rounds.stash = stash_ =
-        std::none_of(m_.config().layers.begin(), m_.config().layers.end(), [](const memra::LayerSpec& l) {
-          return std::any_of(l.states.begin(), l.states.end(), [](const memra::StateSpec& s) {
-            const auto* r = std::get_if<memra::RecurrentSpec>(&s);
-            return r != nullptr && r->rule == memra::ScanRule::mamba1;
-          });
-        });
+    options.rounds.stash = stash_ = may_stash(m_.config());
     place_ = at(setup, 4) % all.size();
     for (Dev& d : d_.dev) d.share(d_.dev[0].plan());  // the n-th call of them all fails
     cache_.emplace(memra::check(create(m_.config(), fit_.max_ctx, options)));
@@ -253,6 +250,7 @@ class RoundMachine {
   std::size_t together = 0;  ///< commits of trunk and draft
   std::size_t levelled = 0;  ///< times the draft had to be brought up to the trunk
   std::size_t batches = 0;   ///< commits of several caches at once
+  std::size_t attended = 0;  ///< attentions of two caches in one launch
   std::size_t handed = 0;    ///< states that went over a link
   std::size_t tails = 0;     ///< with a draft's rows
   std::size_t chunks = 0;    ///< chunked steps that were committed
@@ -291,9 +289,7 @@ class RoundMachine {
     return model_of(kind / 3, k, v, layout);
   }
 
-  Strategy strategy(unsigned b) const {
-    return b % 3 == 0 ? Strategy::replay : b % 3 == 1 || !stash_ ? Strategy::planes : Strategy::stash;
-  }
+  Strategy strategy(unsigned b) const { return strategy_of(b, stash_); }
 
   void arm(unsigned fault) {
     if (fault == 0) return;
@@ -650,10 +646,16 @@ class RoundMachine {
     auto made = Batch::create(members());
     if (!good(made)) return disband();
     batch_.emplace(*std::move(made));
+    if (!attention().empty()) {
+      auto attend = Attend::create(alike(), most_rows);
+      if (!good(attend)) return disband();
+      attend_.emplace(*std::move(attend));
+    }
     static_cast<void>(d_.disarm());  // all is there; guarding it is no call of the library
     for (Mate<Dev>& m : mates_) guard<Dev>(*m.cache);
   }
   void disband() {
+    attend_.reset();
     batch_.reset();
     mates_.clear();
   }
@@ -661,6 +663,17 @@ class RoundMachine {
     std::vector<Cache*> all = {&*cache_};
     for (Mate<Dev>& m : mates_) all.push_back(&*m.cache);
     return all;
+  }
+  /// Those of one model.
+  std::array<Cache*, 2> alike() { return {&*cache_, &*mates_[0].cache}; }
+  /// Attention states with values.
+  std::vector<Part> attention() const {
+    std::vector<Part> out = parts_of(m_.config());
+    std::erase_if(out, [](const Part& p) {
+      const auto* a = std::get_if<memra::AttentionSpec>(&p.spec);
+      return a == nullptr ? !std::holds_alternative<memra::SharedKvSpec>(p.spec) : a->head_dim_v == 0;
+    });
+    return out;
   }
   /// A batch does not mind where its caches are.
   void part_or_move(unsigned a) {
@@ -703,6 +716,40 @@ class RoundMachine {
     return good(m.forward(cache, turn.round->step(), turn.tokens, turn.out));
   }
 
+  /// What caches get in one launch, wherever they stand, is what each gets alone, bit for bit.
+  bool attend_together(std::array<Turn, 3>& turns) {
+    std::array<std::size_t, 2> rows = {};
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = turns[i].round ? turns[i].round->rows() : 0;
+    const std::size_t all = rows[0] + rows[1];
+    if (!attend_ || all == 0) return true;
+    std::array<std::size_t, 2> told = rows;
+    if (plant_ == RoundPlant::attend_rows_swapped) std::swap(told[0], told[1]);
+    if (!good(attend_->set_rows(told))) return false;
+    for (const Part& p : attention()) {
+      const auto view = memra::check(attend_->layer(p.layer, p.nth));
+      const std::size_t heads = view.common.n_kv_heads * (1 + p.nth % 2);
+      const memra::KvReadView& kv = view.common;
+      const std::size_t dk = heads * kv.head_dim_k;
+      const std::size_t dv = heads * kv.head_dim_v;
+      const auto q = memra_test::stand_in::row(memra_test::stand_in::kind_k, p.layer, p.nth, all * dk, 0, rows_.size());
+      std::vector<float> want(all * dv);
+      std::vector<float> got(all * dv, std::numeric_limits<float>::quiet_NaN());
+      memra_test::Scratch one(
+          memra::detail::attend_scratch_bytes(heads, kv.n_kv_heads, kv.head_dim_k, kv.head_dim_v, most_rows));
+      memra_test::Scratch both(attend_->workspace_bytes(heads));
+      const memra::ops_for<Dev> ops(cache_->dev(p.layer));
+      for (std::size_t i = 0, at = 0; i < rows.size(); at += rows[i++]) {
+        if (rows[i] == 0) continue;
+        const auto alone = memra::check(turns[i].round->kv_read(p.layer, p.nth));
+        if (!good(ops.attend(alone, {&q[at * dk], &want[at * dv], heads, 0.25F}, one.view()))) return false;
+      }
+      if (!good(ops.attend_batch(view, {q.data(), got.data(), heads, 0.25F}, both.view()))) return false;
+      expect(memra_test::same_bits(got, want), "a cache attends otherwise beside another");
+    }
+    attended += rows[0] != 0 && rows[1] != 0 ? 1 : 0;
+    return true;
+  }
+
   /// Rounds of its own cache and its mates', committed together; some sit out, and one that a draft follows does.
   void batch(const Op& op) {
     if (mates_.empty()) gather();
@@ -731,6 +778,7 @@ class RoundMachine {
       Cache& cache = i == 0 ? *cache_ : *mates_[i - 1].cache;
       if (!take_turn(turns[i], cache, i == 0 ? m_ : mates_[i - 1].m, by, on_device && op.b / 4 % 2 == 1)) return;
     }
+    if (!attend_together(turns)) return;
     std::array<Round*, 3> open = {};
     std::array<std::size_t, 3> accept = {};
     std::array<std::int32_t, 3> words = {};
@@ -981,6 +1029,7 @@ class RoundMachine {
   std::optional<Pair<Dev>> pair_;
   std::deque<Mate<Dev>> mates_;  ///< a straight run knows its model by address
   std::optional<Batch> batch_;
+  std::optional<Attend> attend_;
   std::size_t place_ = 0;
   bool stash_ = true;
   std::array<Held, 2> held_;

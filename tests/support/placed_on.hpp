@@ -20,7 +20,8 @@ inline std::vector<PlacedOn> placements(std::size_t n) {
           {"two devices", {0, 1}, {0, n / 2, n}},
           {"four stages, three devices, one comes back, one stage empty", {0, 1, 0, 2}, {0, 1, n / 2, n / 2, n}},
           {"layers past the fence", {1, 0}, {0, 1, n - 1}},
-          {"an empty first and an empty last stage", {0, 1, 2}, {0, 0, n, n}}};
+          {"an empty first and an empty last stage", {0, 1, 2}, {0, 0, n, n}},
+          {"three stages that all have layers, if there are as many", {0, 1, 2}, {0, n / 2, n - 1, n}}};
 }
 
 }  // namespace memra_test

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memra/cache.hpp>
 #include <memra/codec.hpp>
+#include <memra/detail/strict_fp.hpp>
 #include <span>
 #include <string>
 #include <variant>
@@ -72,12 +73,14 @@ inline std::size_t ssm_bytes(const memra::RecurrentSpec& r) {
   return memra::row_bytes(r.ssm_format, r.n_v_heads * r.d_v * r.d_k);
 }
 
-/// Moves conv and ssm on by one token: of any rule the same, every store rounded to the state's format. The chunked
-/// class has numbers of its own.
+inline constexpr float decay = 0.875F;
+
+/// Moves conv and ssm on by one token: of any rule the same, every store rounded to the state's format. What it does is
+/// what a stash says, with k, u and decay of these values. The chunked class has numbers of its own.
 inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_t nth, Token token,
                     const memra::StateElems& conv, const memra::StateElems& ssm,
                     memra::ScanClass scan = memra::ScanClass::sequential) {
-  const float keeps = scan == memra::ScanClass::chunked ? 0.75F : 0.875F;
+  const float keeps = scan == memra::ScanClass::chunked ? 0.75F : decay;
   const std::size_t history = r.d_conv - 1;
   for (std::size_t c = 0; history != 0 && c < r.conv_dim(); ++c) {
     const memra::StateElems line = conv + c * history;
@@ -85,12 +88,13 @@ inline void move_on(const memra::RecurrentSpec& r, std::size_t layer, std::size_
     line.store(history - 1, value(kind_conv, layer, nth, c, token, 0));
   }
   for (std::size_t h = 0; h < r.n_v_heads; ++h) {
+    const std::size_t key_head = r.map.key_head(h, r.n_k_heads, r.n_v_heads);
     for (std::size_t v = 0; v < r.d_v; ++v) {
       for (std::size_t k = 0; k < r.d_k; ++k) {
         const std::size_t at = (h * r.d_v + v) * r.d_k + k;
-        const float key = value(kind_key, layer, nth, h * r.d_k + k, token, 0);
+        const float key = value(kind_key, layer, nth, key_head * r.d_k + k, token, 0);
         const float val = value(kind_value, layer, nth, h * r.d_v + v, token, 0);
-        ssm.store(at, keeps * ssm.load(at) + key * val);
+        ssm.store(at, memra::detail::product(keeps, ssm.load(at)) + memra::detail::product(key, val));
       }
     }
   }
@@ -456,10 +460,11 @@ inline memra::ModelConfig hybrid_model(memra::Format k = memra::Format::q8_0, me
   cfg.n_vocab = 16;
   return cfg;
 }
-inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0,
-                                          memra::Format v = memra::Format::q5_1) {
+inline memra::ModelConfig attention_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                          memra::Layout layout = memra::Layout::blocks) {
   memra::ModelConfig cfg;
-  cfg.layers = {memra::full_attention(attention_spec(k, v)), memra::full_attention(attention_spec(v, k))};
+  cfg.layers = {memra::full_attention(attention_spec(k, v, layout)),
+                memra::full_attention(attention_spec(v, k, layout))};
   cfg.n_vocab = 16;
   return cfg;
 }
@@ -490,9 +495,10 @@ inline memra::ModelConfig kinds_model(memra::Format k = memra::Format::q8_0, mem
   return cfg;
 }
 /// The same without recurrent layers: rollbacks leave nothing to replay.
-inline memra::ModelConfig ring_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1) {
+inline memra::ModelConfig ring_model(memra::Format k = memra::Format::q8_0, memra::Format v = memra::Format::q5_1,
+                                     memra::Layout layout = memra::Layout::blocks) {
   memra::ModelConfig cfg;
-  for (memra::LayerSpec layer : kinds_model(k, v).layers) {
+  for (memra::LayerSpec layer : kinds_model(k, v, layout).layers) {
     std::erase_if(layer.states, [](const auto& s) { return std::holds_alternative<memra::RecurrentSpec>(s); });
     cfg.layers.push_back(layer);
   }
