@@ -55,7 +55,8 @@ class OrderedDev : public detail::ForwardKernels<Dev> {
       return *this;
     }
     ~Buffer() {
-      if (free_ && queue_->dev != nullptr) queue_->push(std::move(free_));
+      // Where there is a free there is a queue; g++ 12 warns of a null one at -O3 unless it is asked.
+      if (queue_ && free_ && queue_->dev != nullptr) queue_->push(std::move(free_));
     }
     std::byte* data() const noexcept { return data_; }
     std::size_t size() const noexcept { return size_; }
