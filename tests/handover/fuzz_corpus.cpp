@@ -1,5 +1,6 @@
 // The seeds of the fuzzed hand-over: what they are, that they are what senders of this build say, and that its
-// receivers take them. `memra_handover_tests '[write-corpus]'` writes them again after a change of the format.
+// receivers take them. `memra_handover_tests '[write-corpus]'` writes them again after a change of the format or of the
+// stand-in model.
 #include <algorithm>
 #include <array>
 #include <cstddef>
