@@ -98,9 +98,8 @@ int histories(const std::string& machine, std::size_t ops, std::uint64_t seed) {
       "%s: %zu operations: %zu refused, %zu device failures, %zu taints, %zu replays, %zu snapshots gone stale, "
       "%zu published, %zu rollbacks beyond a ring, %zu rings moved, %zu pinned tails given out, %zu rounds, %zu "
       "graphs replayed, %zu rounds of trunk and draft, %zu drafts brought level, %zu batches of rounds, %zu of "
-      "attention, %zu chunked "
-      "steps, %zu caches in memory of the engine's, %zu of two stages, %zu states handed over, %zu not taken, %zu with "
-      "a draft's tail, %zu questions whether a draft may be cut\n",
+      "attention, %zu chunked steps, %zu caches in memory of the engine's, %zu of two stages, %zu states handed over, "
+      "%zu not taken, %zu with a draft's tail, %zu questions whether a draft may be cut\n",
       machine.c_str(), did.ops, did.refusals, did.faults, did.taints, did.replays, did.stale, did.published, did.lapped,
       did.moves, did.kept, did.rounds, did.graphs, did.together, did.levelled, did.batches, did.attended, did.chunks,
       did.adopted, did.pairs, did.handed, did.turned, did.tails, did.asked);
