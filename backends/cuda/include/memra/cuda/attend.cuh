@@ -197,15 +197,18 @@ struct CudaAttend : CudaAttendPartial<Block> {
     at.chunks = 1;
     at.k_element = at.kv_head * Base::dk;
     at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
-    at.k_quants = KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16);
+    at.k_quants = kept(KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16));
     at.k_scales = KStage::scales_at + KStage::word_at(at.warp * 16 + at.g, KStage::column_offset(at.k_element));
+    at.v_bits = Values::lane_bits(at.lane);
+    if constexpr (VStage::fives) at.v_bits = {kept(at.v_bits.x), kept(at.v_bits.y)};
 #pragma unroll
     for (unsigned i = 0; i < groups; ++i) {
       const unsigned n = at.warp * groups + i;
       const unsigned byte = VStage::column_offset(at.v_element) + n * VStage::scale_bytes;
-      at.v_quants[i] = KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n));
-      at.v_scales[i] = KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U);
-      at.v_fifths[i] = KStage::bytes + VStage::fifths_at + VStage::word_at(2 * at.t, byte);
+      at.v_quants[i] =
+          kept(KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n)));
+      at.v_scales[i] = kept(KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U));
+      at.v_fifths[i] = at.v_scales[i] + VStage::fifths_at - VStage::scales_at;  // where there are any
       at.v_upper[i] = (byte & 2U) != 0;
     }
     at.row_a = at.first_column / at.heads;
@@ -227,18 +230,19 @@ struct CudaAttend : CudaAttendPartial<Block> {
     return {v.plane, v.maps};
   }
 
-  /// A step's copies: by the engine, all started by one warp, a lane each, the warps taking turns; or a share of them
-  /// by every thread.
+  /// A step's copies: by the engine, its boxes dealt to all warps, a lane each, for what one warp alone does the others
+  /// wait for; or a share of them by every thread.
   /// @param to      the step's part of shared memory
   /// @param lo, hi  keys outside are not read without the engine
   template <bool Several>
   __device__ void fetch(const Place& at, unsigned step, unsigned end, std::uint32_t to, std::uint32_t barrier,
                         unsigned lo, unsigned hi) const {
     if (mapped) {
-      if (step >= end || step % warps != at.warp) return;
-      if (at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
-      if (at.lane < boxes) {
-        const AttendBox b = reinterpret_cast<const AttendBox*>(at.shared + boxes_at)[at.lane];
+      if (step >= end) return;
+      if (at.warp == warps - 1 && at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
+      const unsigned own = at.warp + at.lane * warps;
+      if (own < boxes) {
+        const AttendBox b = reinterpret_cast<const AttendBox*>(at.shared + boxes_at)[own];
         const auto row = static_cast<int>(step * step_keys - b.base);
         constexpr int words = KStage::row_words;
         copy_box_async(to + b.to, b.map, b.columns ? row * words : b.at, b.columns ? b.at : row, barrier);
@@ -346,9 +350,11 @@ struct CudaAttend : CudaAttendPartial<Block> {
       const bool edge = step * n < all_lo || step * n + n > all_hi;
       if (edge) mask(at, step * n - run_lo, s);
       const bool some_wild = weigh(at, turn, wild, s, exponent, sum, o);
-      // Every warp is past the step before this one: its keys' place is free.
-      fetch<Several>(at, step + stages - 1, end, before, barriers + 8 * (stage == 0 ? stages - 1 : stage - 1), lo, hi);
-      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - run_lo) : -1, o);
+      add(at, part, turn, some_wild, edge ? static_cast<int>(step * n - run_lo) : -1, o, [&] {
+        // Every warp is past the step before this one: its keys' place is free.
+        fetch<Several>(at, step + stages - 1, end, before, barriers + 8 * (stage == 0 ? stages - 1 : stage - 1), lo,
+                       hi);
+      });
       before = part;
       part += step_bytes;
       if (++stage == stages) {

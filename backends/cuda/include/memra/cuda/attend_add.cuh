@@ -92,7 +92,12 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// o += V^T times weights, for this warp's elements.
   /// @param wild  whether some scale does not fit into halves
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
-  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Sums& o) const {
+  /// @param meanwhile  done once, while products are on their way
+  template <class Meanwhile>
+  __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Sums& o,
+                      const Meanwhile& meanwhile) const {
+    constexpr bool later = Base::copies_later;
+    if constexpr (!later) meanwhile();
     const std::uint32_t weights = at.base + turn * weights_bytes;
     if constexpr (AttendFormat<VF>::blocks) {
       if (wild) {
@@ -100,6 +105,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
         for (unsigned i = 0; i < groups; ++i) add_wild(at, part, i, weights, o);
       }
     } else if (edge >= 0 && block_any(wild_values(at, part))) {
+      if constexpr (later) meanwhile();
       return add_by_rows(at, part, weights, edge, o);
     }
     const std::uint32_t operand = AttendOperand<group>(weights, at.lane).at;
@@ -114,6 +120,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
         for (unsigned i = 0; i < groups; ++i) load_values(at, part, i, key + 32 * n, a[n][i]);
         products(a[n], operand + AttendOperand<group>::step((key / 16 + 2 * n) * Tiles * 256), o);
       }
+      if (later && key == 0) meanwhile();
       group_wait_if();
     }
   }
@@ -124,7 +131,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
     constexpr unsigned wide = column_bytes;
     Values::template load<wide>(part + at.v_quants[i] + key * VStage::width, VStage::width,
                                 part + at.v_scales[i] + key * wide, part + at.v_fifths[i] + key * wide, at.v_upper[i],
-                                at.lane, a);
+                                at.v_bits, a);
   }
 
   __device__ static void products(const std::uint32_t (&a)[groups][2][2][4], std::uint32_t weights, Sums& o) {

@@ -31,7 +31,14 @@ struct CudaAttendBlock {
   static constexpr unsigned groups = Groups;
   static constexpr unsigned warps = Warps;
   static constexpr unsigned block_threads = 32 * warps;
-  static constexpr unsigned least_blocks = Warps > 4 ? 1 : Tiles > 1 ? 2 : Warps == 2 ? 8 : 5 - groups;
+  /// Kernels of 8 columns: one wave is all of their blocks (see cuda_attend_chunks), if they come evenly. Where one
+  /// more finds room some multiprocessors get it and others one less, and the wave takes that much longer.
+  static constexpr bool even = Tiles == 1 && groups == 1 && Warps <= 4;
+  /// Blocks that a multiprocessor runs at a time.
+  static constexpr unsigned running_blocks = Warps > 4 ? 1 : Tiles > 1 ? 2 : Warps == 2 ? 8 : 5 - groups;
+  /// Where it runs several of 8 columns, it has registers for a quarter more: those of the fold, whose blocks then
+  /// begin beside the last of these. The compiler needs no more.
+  static constexpr unsigned least_blocks = even ? running_blocks * 5 / 4 : running_blocks;
   static constexpr bool waits_itself = true;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
@@ -72,10 +79,8 @@ struct CudaAttendBlock {
         slices(static_cast<unsigned>(kv.head_dim_v / slice_dims)),
         tiles(static_cast<unsigned>((s.rows * (a.n_heads / kv.n_kv_heads) + columns - 1) / columns)) {}
 
-  /// Kernels of 8 columns: one wave is all of their blocks (see cuda_attend_chunks), if they come evenly. Where one
-  /// more finds room some multiprocessors get it and others one less, and the wave takes that much longer.
-  static constexpr bool even = Tiles == 1 && groups == 1 && Warps <= 4;
-  static constexpr std::size_t even_bytes = multiprocessor_bytes / (least_blocks + 1) + 512;
+  /// Shared memory of which `even` kernels take so much that no block more finds room.
+  static constexpr std::size_t even_bytes = multiprocessor_bytes / (running_blocks + 1) + 512;
   static constexpr std::size_t bytes_with(unsigned steps) noexcept {
     const std::size_t needed = steps_at + steps * step_bytes;
     return even && needed < even_bytes ? even_bytes : needed;
@@ -86,8 +91,8 @@ struct CudaAttendBlock {
   /// together then have enough on their way: more than that is no gain, and for some a loss.
   /// @param limit  shared memory that a block may have
   static unsigned stages_within(std::size_t limit) noexcept {
-    if (even && least_blocks * step_bytes >= enough_bytes &&
-        bytes_with(2) <= multiprocessor_bytes / least_blocks - 1024)
+    if (even && running_blocks * step_bytes >= enough_bytes &&
+        bytes_with(2) <= multiprocessor_bytes / running_blocks - 1024)
       return 2;
     // Four blocks to a multiprocessor, or three, two, one.
     constexpr std::array<std::size_t, 4> rooms{55, 74, 112, 227};
@@ -104,10 +109,10 @@ struct CudaAttendBlock {
     stages = stages_within(driver.shared_bytes);
   }
 
-  /// Blocks that a multiprocessor of the H200 holds at a time: its registers are enough for `least_blocks`.
+  /// Blocks that a multiprocessor of the H200 holds at a time: its registers are enough for `running_blocks`.
   static std::size_t resident(std::size_t limit) noexcept {
     const std::size_t n = multiprocessor_bytes / (bytes_with(stages_within(limit)) + 1024);
-    return n < least_blocks ? (n == 0 ? 1 : n) : least_blocks;
+    return n < running_blocks ? (n == 0 ? 1 : n) : running_blocks;
   }
 
   // Shared memory: weights of two steps [keys / 16][Tiles][2][8][8] halves; q [terms][dk / 16][Tiles][2][8][8]; per
@@ -128,6 +133,10 @@ struct CudaAttendBlock {
   static constexpr unsigned barriers_at = boxes_at + boxes * sizeof(AttendBox);
   static constexpr unsigned steps_at = (barriers_at + 8 * most_stages + 1023) / 1024 * 1024;
 
+  /// A warpgroup waits for its last warp at every product: its warps start copies while products are on their way, if
+  /// three steps find room in half a multiprocessor. With two they would come late.
+  static constexpr bool copies_later = group && steps_at + most_stages * step_bytes <= 112 * 1024;
+
   struct Place {
     unsigned warp, lane, g, t;
     unsigned heads;  ///< query heads of a kv head
@@ -138,6 +147,7 @@ struct CudaAttendBlock {
     // From a step's part on: what this lane loads of K, and of V's groups, key 2 t for scales and fifth bits.
     unsigned k_quants, k_scales;
     unsigned v_quants[groups], v_scales[groups], v_fifths[groups];
+    uint2 v_bits;                    ///< where a lane's fifth bits are: AttendValues::lane_bits
     bool v_upper[groups];            ///< half of a word that the scale is
     unsigned size;                   ///< of chunks
     const AttendSequence* sequence;  ///< of a batch

@@ -254,6 +254,11 @@ template <class T>
 __device__ inline T uniform(T v) {
   return __shfl_sync(0xffffffffU, v, 0);
 }
+/// A lane's value that stays in its register: what is a few instructions away the compiler would sooner make again in
+/// every step than keep, and this it cannot.
+__device__ inline std::uint32_t kept(std::uint32_t v) {
+  return __shfl_sync(0xffffffffU, v, static_cast<int>(threadIdx.x % 32));
+}
 /// Whether `x` of any thread of the block: a barrier.
 __device__ inline bool block_any(bool x) {
   return __any_sync(0xffffffffU, __syncthreads_or(x) != 0) != 0;

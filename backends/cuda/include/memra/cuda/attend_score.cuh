@@ -184,10 +184,11 @@ struct CudaAttendScore : Block {
       group_wait_if();
     }
     if constexpr (AttendFormat<KF>::blocks) {
-      const float most = AttendFormat<KF>::most_scale;
-      const bool wild[2] = {fmaxf(__low2float(top[0]), __high2float(top[0])) > most,
-                            fmaxf(__low2float(top[1]), __high2float(top[1])) > most};
-      if (__any_sync(0xffffffffU, wild[0] || wild[1])) score_wild(at, part, wild, s);
+      const __half2 most = half2_twice(AttendFormat<KF>::most_scale);
+      if (__any_sync(0xffffffffU, !__hble2(__hmax2(top[0], top[1]), most))) {
+        const bool wild[2] = {!__hble2(top[0], most), !__hble2(top[1], most)};
+        score_wild(at, part, wild, s);
+      }
     }
   }
 

@@ -143,13 +143,17 @@ struct AttendValues {
   }
   __device__ static unsigned lane_key(unsigned lane) { return Facts::nibbles ? lane : lane % 16; }
 
+  /// Of fifth bits, which bytes of two keys' words have a lane's, and by how much those are too high.
+  __device__ static uint2 lane_bits(unsigned lane) { return {lane < 16 ? 0x6420U : 0x7531U, lane / 4 % 4 * 2}; }
+
   /// @param quants  address of this lane's row for the first of the 32 keys
   /// @param width   bytes from key to key
   /// @param scales  address of key 2 t's word; keys are Wide bytes apart; fifths likewise
   /// @param upper   whether the scale is the word's upper half
+  /// @param bits    lane_bits
   template <unsigned Wide>
   __device__ static void load(std::uint32_t quants, unsigned width, std::uint32_t scales, std::uint32_t fifths,
-                              bool upper, unsigned lane, std::uint32_t (&a)[2][2][4]) {
+                              bool upper, uint2 bits, std::uint32_t (&a)[2][2][4]) {
     if constexpr (Facts::nibbles) {
       std::uint32_t r[4];
       load_matrices_turned(quants, r);
@@ -160,7 +164,7 @@ struct AttendValues {
         if constexpr (F == Format::q5_1) {
           const std::uint32_t f0 = load_shared_4(fifths + i * 8 * Wide);
           const std::uint32_t f1 = load_shared_4(fifths + i * 8 * Wide + Wide);
-          q5_1(r[i], s0, s1, f0, f1, lane, a[i / 2], i % 2 * 2);
+          q5_1(r[i], s0, s1, f0, f1, bits, a[i / 2], i % 2 * 2);
         } else {
           q4_0(r[i], scale_pair(s0, s1, upper), a[i / 2], i % 2 * 2);
         }
@@ -222,24 +226,24 @@ struct AttendValues {
   }
 
   __device__ static void q5_1(std::uint32_t w, std::uint32_t s0, std::uint32_t s1, std::uint32_t f0, std::uint32_t f1,
-                              unsigned lane, std::uint32_t (&a)[2][4], unsigned at) {
+                              uint2 bits, std::uint32_t (&a)[2][4], unsigned at) {
     const __half2 d = half2_of(__byte_perm(s0, s1, 0x5410));
     const __half2 m = half2_of(__byte_perm(s0, s1, 0x7632));
     // Of each key the fifth bits of elements 2 g, 2 g + 1 (bits 0, 1 of its half) and those plus 16 (bits 8, 9).
-    const std::uint32_t f = __byte_perm(f0, f1, lane < 16 ? 0x6420 : 0x7531) >> lane / 4 % 4 * 2;
-    const std::uint32_t v = w >> 8;
+    const std::uint32_t f = __byte_perm(f0, f1, bits.x) >> bits.y;
+    // Where a nibble and its fifth bit are neighbours: 1024 plus the integer, twice that, 16 times and 32 times it.
+    const std::uint32_t v = w >> 7;
+    const std::uint32_t f4 = f << 4;
     constexpr std::uint32_t one = 0x64006400U;  // 1024
-    const __half2 q00 = half2_of(and_or(w, 0x000F000FU, and_or(f << 4, 0x00100010U, one)));
-    const __half2 q01 = half2_of(and_or(v, 0x000F000FU, and_or(f << 3, 0x00100010U, one)));
+    const __half2 q00 = half2_of(and_or(w, 0x000F000FU, and_or(f4, 0x00100010U, one)));
+    const __half2 q01 = half2_of(and_or(v, 0x001E001EU, and_or(f4, 0x00200020U, one)));
     const __half2 q10 = half2_of(and_or(w, 0x00F000F0U, and_or(f, 0x01000100U, one)));
-    const __half2 q11 = half2_of(and_or(v, 0x00F000F0U, and_or(f >> 1, 0x01000100U, one)));
-    const __half2 low = half2_twice(-1024.0F);
-    const __half2 high = half2_twice(-64.0F);
-    const __half2 part = half2_twice(0.0625F);
-    a[0][at] = half2_bits(__hfma2(__hadd2(q00, low), d, m));
-    a[0][at + 1] = half2_bits(__hfma2(__hadd2(q01, low), d, m));
-    a[1][at] = half2_bits(__hfma2(__hfma2(q10, part, high), d, m));
-    a[1][at + 1] = half2_bits(__hfma2(__hfma2(q11, part, high), d, m));
+    const __half2 q11 = half2_of(and_or(v, 0x01E001E0U, and_or(f, 0x02000200U, one)));
+    const auto integer = [](__half2 x, float part) { return __hfma2(x, half2_twice(part), half2_twice(-1024 * part)); };
+    a[0][at] = half2_bits(__hfma2(__hadd2(q00, half2_twice(-1024.0F)), d, m));
+    a[0][at + 1] = half2_bits(__hfma2(integer(q01, 0.5F), d, m));
+    a[1][at] = half2_bits(__hfma2(integer(q10, 0.0625F), d, m));
+    a[1][at + 1] = half2_bits(__hfma2(integer(q11, 0.03125F), d, m));
   }
 };
 
