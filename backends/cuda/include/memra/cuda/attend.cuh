@@ -39,12 +39,14 @@ struct CudaAttend : CudaAttendPartial<Block> {
   using Base::flags_at;
   using Base::groups;
   using Base::k;
+  using Base::keep;
   using Base::load_queries;
   using Base::mapped;
   using Base::mask;
   using Base::owners_at;
   using Base::prepare_queries;
   using Base::ranges_at;
+  using Base::roomy;
   using Base::score;
   using Base::shape;
   using Base::slice_dims;
@@ -197,17 +199,17 @@ struct CudaAttend : CudaAttendPartial<Block> {
     at.chunks = 1;
     at.k_element = at.kv_head * Base::dk;
     at.v_element = at.kv_head * static_cast<unsigned>(shape.dv) + at.slice * slice_dims;
-    at.k_quants = kept(KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16));
+    at.k_quants = keep(KStage::piece_at(at.warp * 16 + at.lane % 16, at.lane / 16));
     at.k_scales = KStage::scales_at + KStage::word_at(at.warp * 16 + at.g, KStage::column_offset(at.k_element));
     at.v_bits = Values::lane_bits(at.lane);
-    if constexpr (VStage::fives) at.v_bits = {kept(at.v_bits.x), kept(at.v_bits.y)};
+    if constexpr (VStage::fives) at.v_bits = {keep(at.v_bits.x), keep(at.v_bits.y)};
 #pragma unroll
     for (unsigned i = 0; i < groups; ++i) {
       const unsigned n = at.warp * groups + i;
       const unsigned byte = VStage::column_offset(at.v_element) + n * VStage::scale_bytes;
       at.v_quants[i] =
-          kept(KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n)));
-      at.v_scales[i] = kept(KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U));
+          keep(KStage::bytes + VStage::piece_at(Values::lane_key(at.lane), Values::lane_piece(at.lane, n)));
+      at.v_scales[i] = keep(KStage::bytes + VStage::scales_at + VStage::word_at(2 * at.t, byte & ~3U));
       at.v_fifths[i] = at.v_scales[i] + VStage::fifths_at - VStage::scales_at;  // where there are any
       at.v_upper[i] = (byte & 2U) != 0;
     }
@@ -231,16 +233,17 @@ struct CudaAttend : CudaAttendPartial<Block> {
   }
 
   /// A step's copies: by the engine, its boxes dealt to all warps, a lane each, for what one warp alone does the others
-  /// wait for; or a share of them by every thread.
+  /// wait for (where there are no registers for that: to one, the warps taking turns); or a share of them by every
+  /// thread.
   /// @param to      the step's part of shared memory
   /// @param lo, hi  keys outside are not read without the engine
   template <bool Several>
   __device__ void fetch(const Place& at, unsigned step, unsigned end, std::uint32_t to, std::uint32_t barrier,
                         unsigned lo, unsigned hi) const {
     if (mapped) {
-      if (step >= end) return;
-      if (at.warp == warps - 1 && at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
-      const unsigned own = at.warp + at.lane * warps;
+      if (step >= end || (!roomy && step % warps != at.warp)) return;
+      if ((!roomy || at.warp == warps - 1) && at.lane == 0) barrier_expect(barrier, KStage::used + VStage::used);
+      const unsigned own = roomy ? at.warp + at.lane * warps : at.lane;
       if (own < boxes) {
         const AttendBox b = reinterpret_cast<const AttendBox*>(at.shared + boxes_at)[own];
         const auto row = static_cast<int>(step * step_keys - b.base);

@@ -86,7 +86,9 @@ struct CudaAttendBatchShared : CudaAttendBatch<One> {
 template <class One>
 struct CudaAttendShares {
   static constexpr unsigned block_threads = One::block_threads;
-  static constexpr unsigned least_blocks = One::least_blocks;
+  /// No room for the fold's blocks, as single calls leave it: of a few sequences they would all be there at once, and
+  /// the next launch's blocks, of which then some come late, behind them.
+  static constexpr unsigned least_blocks = One::running_blocks;
   static constexpr bool waits_itself = true;
   /// More sequences are a share each.
   static constexpr unsigned most_sequences = 512;

@@ -39,6 +39,8 @@ struct CudaAttendBlock {
   /// Where it runs several of 8 columns, it has registers for a quarter more: those of the fold, whose blocks then
   /// begin beside the last of these. The compiler needs no more.
   static constexpr unsigned least_blocks = even ? running_blocks * 5 / 4 : running_blocks;
+  /// There are registers to spare: 64 columns of wide heads have none.
+  static constexpr bool roomy = Tiles == 1 || (groups == 1 && Warps <= 4);
   static constexpr bool waits_itself = true;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
@@ -154,6 +156,12 @@ struct CudaAttendBlock {
     std::byte* shared;
     std::uint32_t base;
   };
+
+  /// `kept`, where there are registers for it.
+  __device__ static std::uint32_t keep(std::uint32_t v) {
+    if constexpr (roomy) return kept(v);
+    return v;
+  }
 
   /// Keys [x, y) that row `row` of the pass sees; none: both the same.
   __device__ uint2 span(std::int32_t pos, unsigned row) const {
