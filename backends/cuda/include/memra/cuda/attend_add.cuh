@@ -92,7 +92,7 @@ struct CudaAttendAdd : CudaAttendWeigh<Block> {
   /// o += V^T times weights, for this warp's elements.
   /// @param wild  whether some scale does not fit into halves
   /// @param edge  first key, from the chunk's on, of a step that some column does not see all of; else -1
-  /// @param meanwhile  done once, while products are on their way
+  /// @param meanwhile  done once: while products are on their way where `copies_later`, else before
   template <class Meanwhile>
   __device__ void add(const Place& at, std::uint32_t part, unsigned turn, bool wild, int edge, Sums& o,
                       const Meanwhile& meanwhile) const {

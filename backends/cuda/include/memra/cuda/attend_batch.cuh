@@ -86,8 +86,8 @@ struct CudaAttendBatchShared : CudaAttendBatch<One> {
 template <class One>
 struct CudaAttendShares {
   static constexpr unsigned block_threads = One::block_threads;
-  /// No room for the fold's blocks, as single calls leave it: of a few sequences they would all be there at once, and
-  /// the next launch's blocks, of which then some come late, behind them.
+  /// Unlike a single call's, registers are not bounded for the fold's blocks to find room: those of a few sequences
+  /// would all be there at once, and of the next launch's blocks some come late (docs/gpu_attend.md).
   static constexpr unsigned least_blocks = One::running_blocks;
   static constexpr bool waits_itself = true;
   /// More sequences are a share each.
