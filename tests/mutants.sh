@@ -344,7 +344,11 @@ mutant 'speculation:leaves the trunk untapped' 'a sink stays behind' speculation
   'if (auto* const taps = armed.in_trunk(); taps != nullptr) taps->reset();' ''
 mutant 'speculation:its own sink only' 'the sink of another is taken' speculation.hpp 'core->taps->data() == rows' 'true'
 mutant 'speculation:its own sink only' 'the sink of another is replaced' speculation.hpp \
-  'if (s_->trunk->dflash_taps() != nullptr) {' 'if (false) {'
+  'if (core.taps && !armed) {' 'if (false) {'
+mutant 'speculation:over an open step' 'a refusal takes the sink of an open step' speculation.hpp \
+  'if (!s_->trunk->core_->step_open) take_sink();' 'take_sink();'
+mutant 'speculation:over an open step' "the step before's draft rows are counted" speculation.hpp \
+  's_->step_rows = rows;' 's_->step_rows = rows; return s;'
 mutant 'speculation:C13' 'a moved-from draft is taken' speculation.hpp 'draft.cap() == 0' 'false'
 mutant speculation:D8 'a step the draft cannot follow' speculation.hpp 'if (rows > s_->draft->max_rows())' 'if (false)'
 mutant speculation:D8 'a move half done ends the round' speculation.hpp \

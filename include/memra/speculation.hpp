@@ -138,15 +138,12 @@ class Speculation {
   /// A plain forward of `rows` tokens (the prompt, or one token), tapped. Ends with advance.
   /// @param scan  of the trunk's recurrent layers, as for Cache::begin_step
   /// @return as Cache::begin_step; bad_argument also for rows that do not fit below the draft's cap; bad_state also
-  ///         while the two caches stand apart, the draft is tainted, or another tap sink is armed in the trunk
+  ///         while the two caches stand apart, the draft is tainted, or another tap sink is armed or a step that it
+  ///         did not begin is open in the trunk. An open step or round loses nothing by a refusal
   Result<Step<Dev>> begin_step(std::size_t rows, ScanClass scan = ScanClass::sequential) {
     if (Status s = begin("begin_step", rows, rows); !s) return noted(s);
     auto step = s_->trunk->begin_step(rows, scan);
-    if (!step) {
-      take_sink();
-      return noted(step.status());
-    }
-    s_->step_rows = rows;
+    if (Status s = begun(step.status(), rows); !s) return s;
     return step;
   }
 
@@ -156,12 +153,8 @@ class Speculation {
   Result<Step<Dev>> begin_round(std::size_t rows, Strategy by = Strategy::automatic) {
     if (Status s = begin("begin_round", rows, 0); !s) return noted(s);
     auto round = s_->trunk->begin_round(rows, by);
-    if (!round) {
-      take_sink();
-      return noted(round.status());
-    }
+    if (Status s = begun(round.status(), rows); !s) return s;
     s_->round.emplace(*std::move(round));
-    s_->step_rows = rows;
     return s_->round->step();
   }
 
@@ -323,22 +316,42 @@ class Speculation {
     if (s_->round && s_->round->open()) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0, "a round is open; commit or abandon it first");
     }
-    s_->open_rows = 0;
-    take_sink();  // a forward that died left it in the cache
-    if (s_->trunk->dflash_taps() != nullptr) {
+    if (Status s = s_->trunk->usable(call); !s) return s;
+    auto& core = *s_->trunk->core_;
+    // A forward that died left the sink in the trunk. Over its open step it stays there: the trunk refuses, and nothing
+    // is lost, or the same rows are written again.
+    if (!core.step_open) take_sink();
+    const bool armed = s_->armed.in_trunk() == &core.taps;
+    if (core.taps && !armed) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
                              "a tap sink is armed in the trunk that is not this speculation's; take it first");
     }
     if (Status s = at_rest(call); !s) return s;
     if (Status s = draft_sound(call); !s) return s;
+    if (armed) return {};
+    if (core.step_open) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0,
+                             "a step is open in the trunk that this speculation did not begin; advance, roll back or "
+                             "reset first");
+    }
     if (!s_->sink) {  // gone with a cache that another was put in the place of, or taken out of the trunk
       if (Status s = make_sink(); !s) return s;
     }
     if (Status s = s_->trunk->arm_taps(std::move(*s_->sink)); !s) return s;  // a refusal leaves it where it is
     s_->sink.reset();
-    auto& core = *s_->trunk->core_;
     s_->armed = {&core, core.life, core.taps->data()};
     return {};
+  }
+  /// The trunk opened a step or round of `rows` rows, or refused, as `s` says: then the sink comes back, unless a step
+  /// that is open still needs it.
+  Status begun(const Status& s, std::size_t rows) noexcept {
+    if (!s) {
+      if (!s_->trunk->core_->step_open) take_sink();
+      return noted(s);
+    }
+    s_->step_rows = rows;
+    s_->open_rows = 0;
+    return s;
   }
   void take_sink() noexcept {
     if (auto* const taps = s_->armed.in_trunk(); taps != nullptr) s_->sink = std::exchange(*taps, std::nullopt);

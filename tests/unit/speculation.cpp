@@ -6,6 +6,7 @@
 #include <memra/speculation.hpp>
 #include <memra/taps.hpp>
 #include <optional>
+#include <string_view>
 #include <support/catch.hpp>
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
@@ -34,13 +35,14 @@ using Speculation = memra::Speculation<TestDev>;
 
 /// A drafter whose K and V rows are the taps themselves: what the trunk's last layer gave for the token.
 struct Sequence {
-  OpModel m{round_hybrid()};
+  OpModel m;
   Devices d;
   Cache trunk = make(d, m, 8, 2);
   DraftKv draft;
   Speculation spec = memra::check(Speculation::create(trunk, draft, {5}, OpModel::width, 16));
 
-  explicit Sequence(bool ring = false) : draft(memra::check(DraftKv::create(d.dev[1], config(ring), ctx))) {}
+  explicit Sequence(bool ring = false, const memra::ModelConfig& model = round_hybrid())
+      : m(model), draft(memra::check(DraftKv::create(d.dev[1], config(ring), ctx))) {}
 
   static memra::DflashCfg config(bool ring) {
     memra::DflashCfg c;
@@ -149,6 +151,70 @@ TEST_CASE("refusals move neither cache", "[speculation]") {
     REQUIRE(s.spec.begin_step(1).status().kind() == ErrorKind::bad_state);
     REQUIRE(s.spec.repair().kind() == ErrorKind::bad_state);
     REQUIRE(Speculation::create(s.trunk, s.draft, {5}, OpModel::width, 16).status().kind() == ErrorKind::bad_state);
+  }
+}
+
+TEST_CASE("a begin over an open step is refused and takes nothing from it", "[speculation]") {
+  const Tokens t = stream(60);
+  Sequence s;
+  REQUIRE(s.feed(part(t, 0, 6)).ok());
+  std::vector<float> out;
+  auto step = memra::check(s.spec.begin_step(3));
+  REQUIRE(s.m.forward(s.trunk, step, part(t, 6, 3), out).ok());
+  REQUIRE(s.write_rows(3).ok());
+  const auto refused = [&](const char* words) {
+    const memra::Status as_step = s.spec.begin_step(2).status();
+    const memra::Status as_round = s.spec.begin_round(2).status();
+    REQUIRE(std::string_view(as_step.operation()) == "begin_step");
+    REQUIRE(std::string_view(as_round.operation()) == "begin_round");
+    return says(as_step, ErrorKind::bad_state, words) && says(as_round, ErrorKind::bad_state, words);
+  };
+  REQUIRE(refused("a step is open"));
+  REQUIRE(s.trunk.dflash_taps() != nullptr);
+  REQUIRE(s.spec.advance().ok());
+  s.require(part(t, 0, 9));
+  // Nor may one begin over a step that it cannot follow.
+  const auto snap = memra::check(s.trunk.snapshot());
+  REQUIRE(s.trunk.begin_step(2).ok());
+  REQUIRE(refused("this speculation did not begin; advance"));
+  REQUIRE(s.trunk.dflash_taps() == nullptr);
+  REQUIRE(s.spec.rollback(snap, 0, 0).ok());
+  REQUIRE(s.feed(part(t, 9, 3)).ok());
+  s.require(part(t, 0, 12));
+}
+
+TEST_CASE("without recurrent layers a begin over an open step writes the same rows again", "[speculation]") {
+  const Tokens t = stream(60);
+  memra::ModelConfig attention;
+  attention.layers.assign(6, memra::full_attention(memra_test::attention_spec()));
+  attention.n_vocab = 16;
+  Sequence s(false, attention);
+  REQUIRE(s.feed(part(t, 0, 6)).ok());
+  const auto die = [&](const Tokens& tokens, std::size_t written) {
+    std::vector<float> out;
+    auto step = memra::check(s.spec.begin_step(tokens.size()));
+    REQUIRE(s.m.forward(s.trunk, step, tokens, out).ok());
+    if (written != 0) REQUIRE(s.write_rows(written).ok());
+  };
+  die(stream(4, 9), 4);
+  REQUIRE(s.feed(part(t, 6, 3)).ok());
+  s.require(part(t, 0, 9));
+  die(part(t, 9, 4), 2);
+  REQUIRE(says(s.spec.begin_step(17).status(), ErrorKind::bad_state, "17 rows at 9 do not fit"));
+  REQUIRE(says(s.spec.begin_step(0).status(), ErrorKind::bad_argument, "0 rows"));
+  REQUIRE(says(s.spec.begin_round(4).status(), ErrorKind::bad_state, "a step is open"));
+  REQUIRE(s.write_rows(4).ok());  // it lost nothing
+  REQUIRE(s.spec.advance().ok());
+  s.require(part(t, 0, 13));
+  die(stream(4, 9), 2);
+  die(part(t, 13, 2), 0);
+  REQUIRE(s.spec.advance().kind() == ErrorKind::bad_state);  // the draft's rows were the former step's
+  REQUIRE(s.feed(part(t, 13, 2)).ok());
+  s.require(part(t, 0, 15));
+  for (const Strategy by : strategies) {
+    const std::size_t at = s.spec.pos();
+    REQUIRE(s.round(part(t, at, 5), 3, by).ok());
+    s.require(part(t, 0, at + 3));
   }
 }
 
