@@ -228,22 +228,25 @@ TEST_CASE("planes of fewer rows than a step has keys, in both layouts", "[attend
 TEST_CASE("rows on both sides of a rung of the key grid, windows across chunks and far from the start", "[attend]") {
   memra::CudaDev dev = make_cuda();
   memra::HostDev host;
-  KvShape s;  // 32 kv heads: at most 32 chunks of 128 keys, then they grow
+  KvShape s;  // 32 kv heads: at most 33 chunks; of 128 keys up to 4,096, then of 256, then of 320
   s.n_heads = 64;
   s.n_kv = 32;
   s.dk = s.dv = 64;
-  s.rows = 8400;
+  s.rows = 8700;
   s.layout = L::split;
-  const std::size_t border = memra::detail::cuda_attend_chunks(s.n_kv, s.dv) * memra::detail::attend_chunk_unit;
-  REQUIRE(border == 4096);
-  AttendOn<memra::CudaDev> a(dev, s, 8390, 6);
-  AttendOn<memra::HostDev> b(host, s, 8390, 6);
+  using memra::detail::attend_long_chunk;
+  const std::size_t border = memra::detail::attend_long_keys;
+  const std::size_t full = memra::detail::cuda_attend_chunks(s.n_kv, s.dv) * attend_long_chunk;
+  REQUIRE(full == 33 * 256);
+  AttendOn<memra::CudaDev> a(dev, s, 8690, 6);
+  AttendOn<memra::HostDev> b(host, s, 8690, 6);
   for (const std::size_t window :
        {std::size_t{0}, std::size_t{5}, std::size_t{3000}, border - 128, border, std::size_t{5000}}) {
     INFO("window " << window);
     a.s.window = b.s.window = window;
-    // Behind a window there is one chunk less for the keys it shows, and the 66th takes the second's place.
-    for (const std::size_t at : {border, border - 128, std::min(window + 1, border), std::size_t{8350}}) {
+    // Behind a window there is one chunk less for the keys it shows: 32 of 128 keys are `border`.
+    for (const std::size_t at :
+         {border, border - 128, std::min(window + 1, border), full - attend_long_chunk, full, std::size_t{8600}}) {
       INFO("around " << at);
       for (const std::size_t t : {std::size_t{2}, std::size_t{5}, std::size_t{16}}) {
         CHECK(rows_are_their_own(dev, a, at < t ? 0 : at - t / 2, t));

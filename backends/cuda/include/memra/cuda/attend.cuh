@@ -68,7 +68,8 @@ struct CudaAttend : CudaAttendPartial<Block> {
   using typename Base::Values;
   using typename Base::VStage;
   static constexpr unsigned Tiles = Block::n_tiles;
-  static_assert(attend_chunk_unit % step_keys == 0);
+  static_assert(Base::chunk_unit % step_keys == 0 && attend_least_chunk % Base::chunk_unit == 0 &&
+                attend_long_chunk % Base::chunk_unit == 0);
 
   /// Item: (kv head, slice, tile of columns; chunk among those that its rows see). Heads side by side: their rows lie
   /// side by side in memory.
@@ -136,7 +137,7 @@ struct CudaAttend : CudaAttendPartial<Block> {
     bool fresh = true;
     for (at.size = size_a;; at.size = size_b) {
       if constexpr (Several) {
-        const unsigned whole = at.size / attend_chunk_unit;
+        const unsigned whole = at.size / Base::chunk_unit;
         at.chunk = uniform((units.first + whole - 1) / whole);
         at.chunks = uniform((units.end + whole - 1) / whole) - at.chunk;
       } else {

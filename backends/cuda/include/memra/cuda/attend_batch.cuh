@@ -92,7 +92,7 @@ struct CudaAttendShares {
   static constexpr bool waits_itself = true;
   /// More sequences are a share each.
   static constexpr unsigned most_sequences = 512;
-  static constexpr float start_units = 1.0F;  ///< what a block's beginning costs
+  static constexpr float start_units = 128.0F / One::chunk_unit;  ///< what a block's beginning costs
   static_assert(most_sequences * sizeof(float) <= One::maxima_at);
 
   One one;

@@ -10,20 +10,18 @@
 
 namespace memra::detail {
 
-/// Chunks are whole units of so many keys.
-inline constexpr unsigned attend_chunk_unit = 128;
-static_assert(attend_chunk_unit >= attend_least_keys);
-/// A row that sees more keys than `attend_long_keys` has chunks of at least so many: with several rows or sequences in
-/// a call short chunks cost more than they bring, and below, one row alone does not fill the device without.
+/// Chunks have at least so many keys, and those of a row that sees more than `attend_long_keys` `attend_long_chunk`:
+/// with several rows or sequences in a call short chunks cost more than they bring, and below, one row alone does not
+/// fill the device without.
+inline constexpr unsigned attend_least_chunk = 128;
 inline constexpr unsigned attend_long_keys = 4096;
 inline constexpr unsigned attend_long_chunk = 256;
-static_assert(attend_long_chunk % attend_chunk_unit == 0);
+static_assert(attend_least_chunk >= attend_least_keys);
 
 /// Most chunks of a row: what runs at the same time, and has scratch. Heads of 256 elements and more have half as many
 /// blocks on a multiprocessor as their warps would let be.
 constexpr std::size_t cuda_attend_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
-  const std::size_t n = attend_most_chunks(n_kv_heads, head_dim_v);
-  return head_dim_v >= 256 && n >= 32 && n * n_kv_heads * (head_dim_v / 32) > 1024 ? n / 2 : n;
+  return attend_most_chunks(n_kv_heads, head_dim_v, (head_dim_v >= 256 ? 8 : 16) * 132);
 }
 
 /// Stream rows that one row of a call sees.
@@ -63,7 +61,7 @@ struct CudaAttendShape {
   std::size_t rows;       ///< of this pass
   std::size_t most_chunks;
   std::size_t places;  ///< for the chunks of a (row, head) among the partial results
-  unsigned unit;       ///< keys that chunks are whole multiples of
+  unsigned unit;       ///< keys that chunks are whole multiples of: the kernel's steps, or several of them
   const std::int32_t* pos_d;
 
   /// Keys per chunk of a row that ends at `hi`: so many units that it sees no more than `most_chunks`, and no fewer
@@ -74,15 +72,17 @@ struct CudaAttendShape {
     const auto seen = static_cast<unsigned>(windowed && window < hi ? window : hi);
     const unsigned most = (static_cast<unsigned>(most_chunks) - (windowed ? 1 : 0)) * unit;
     const unsigned size = (seen + most - 1) / most * unit;
-    return seen > attend_long_keys && size < attend_long_chunk ? attend_long_chunk : size;
+    const unsigned least = seen > attend_long_keys ? attend_long_chunk : attend_least_chunk;
+    return size < least ? least : size;
   }
   /// Chunks to launch where no row is beyond `pos_bound` plus its own place, from the first on that the pass's first
-  /// row sees: a row far back needs no more than one per unit, and rows behind a window are together no longer than a
-  /// chunk more.
+  /// row sees: a row far back needs no more than of the smallest, and rows behind a window are together no longer than
+  /// a chunk more.
   std::size_t grid_chunks(std::size_t pos_bound) const noexcept {
-    const std::size_t reach = (pos_bound + first_row + rows + unit - 1) / unit;
+    const std::size_t least = std::max(unit, attend_least_chunk);
+    const std::size_t reach = (pos_bound + first_row + rows + least - 1) / least;
     if (window == 0) return std::min(reach, most_chunks);
-    const std::size_t shown = window < end ? (window + rows + unit - 1) / unit + 1 : reach;
+    const std::size_t shown = window < end ? (window + rows + least - 1) / least + 1 : reach;
     return std::min({reach, shown, most_chunks + 1});
   }
   /// Chunks of the longest row there is then.

@@ -78,7 +78,7 @@ template <class D>
 Status cuda_attend_fold(D& dev, const CudaAttendCall& c, const CudaAttendShape& shape, bool full) noexcept {
   const bool few = CudaAttendFold<4>::team_chunks(shape.row_chunks(c.kv.at.pos_bound), shape.dv) <= 4;
   return few && (full || c.batch != nullptr) ? cuda_attend_fold_as<4>(dev, c, shape)
-                                             : cuda_attend_fold_as<8>(dev, c, shape);
+                                             : cuda_attend_fold_as<9>(dev, c, shape);
 }
 
 /// What the device behind `dev`, a CudaDev or a wrapper of one, has of something.
@@ -183,6 +183,8 @@ Status cuda_attend_passes(Dev& dev, const CudaAttendCall& c, CudaAttendShape sha
   using Some = typename Kind::Some;
   using Many = typename Kind::Many;
   const KvReadView& kv = c.kv;
+  static_assert(Few::chunk_unit == Some::chunk_unit && Few::chunk_unit == Many::chunk_unit);
+  shape.unit = Few::chunk_unit;
   const std::size_t limit = cuda_shared_limit(dev);
   if (Few(kv, c.a, shape, nullptr).shared_bytes() > limit) return cuda_attend_any(dev, c, shape);
   const bool many = Many(kv, c.a, shape, nullptr).shared_bytes() <= limit;
@@ -243,7 +245,6 @@ inline CudaAttendShape cuda_attend_shape(const CudaAttendCall& c) noexcept {
     const std::size_t there = attend_batch_chunks(kv.n_kv_heads, kv.head_dim_v, c.batch->most_keys);
     shape.places = there < shape.places ? there : shape.places;
   }
-  shape.unit = attend_chunk_unit;
   shape.pos_d = kv.at.pos_d;
   return shape;
 }
