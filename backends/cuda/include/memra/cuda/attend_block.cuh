@@ -44,7 +44,7 @@ struct CudaAttendBlock {
   static constexpr bool waits_itself = true;
   static constexpr unsigned step_keys = 16 * warps;
   static constexpr unsigned chunk_unit = step_keys < 64 ? 64 : step_keys;  ///< CudaAttendShape::unit
-  static constexpr unsigned slice_dims = 32 * groups * warps;  ///< of V
+  static constexpr unsigned slice_dims = 32 * groups * warps;              ///< of V
   static constexpr unsigned columns = 8 * Tiles;
   static constexpr unsigned most_stages = 3;
   /// Shared memory of a multiprocessor, less what the system takes of each block.
