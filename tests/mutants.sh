@@ -342,7 +342,7 @@ mutant draft_ring:tails 'a longer tail is put from its start' dflash_kv.hpp 'fro
 mutant 'draft_ring:bytes by hand' 'scratch grows with the length' dflash_kv.hpp 'std::min(s_->cap, s_->plan.phys_rows)' 's_->cap'
 mutant 'speculation:leaves the trunk untapped' 'a sink stays behind' speculation.hpp \
   'if (auto* const taps = armed.in_trunk(); taps != nullptr) taps->reset();' ''
-mutant 'speculation:its own sink only' 'the sink of another is taken' speculation.hpp 'core->taps->data() == rows' 'true'
+mutant 'speculation:its own sink only' 'the sink of another is taken' speculation.hpp 'core->taps->id_ == id' 'true'
 mutant 'speculation:its own sink only' 'the sink of another is replaced' speculation.hpp \
   'if (core.taps && !armed) {' 'if (false) {'
 mutant 'speculation:over an open step' 'a refusal takes the sink of an open step' speculation.hpp \
@@ -352,7 +352,7 @@ mutant 'speculation:over an open step' "the step before's draft rows are counted
 mutant 'speculation:C13' 'a moved-from draft is taken' speculation.hpp 'draft.cap() == 0' 'false'
 mutant speculation:D8 'a step the draft cannot follow' speculation.hpp 'if (rows > s_->draft->max_rows())' 'if (false)'
 mutant speculation:D8 'a move half done ends the round' speculation.hpp \
-  's_->moving = s_->draft->tainted()' 's_->moving = false && s_->draft->tainted()'
+  'if (d.target != d.base && !d.doubtful)' 'if (false)'
 
 # --- the random histories ---
 mutant late 'a failure of earlier work does not taint' $core 'if (!tainted && s.asynchronous())' 'if (false)'
@@ -442,7 +442,7 @@ mutant round 'a tail is received with another floor' $io 'tail.floor = h.tail->f
 mutant round 'a batch attends as often as its last one has rows' attend_batch.hpp 'longest = std::max(longest, r);' \
   'longest = r;'
 mutant late 'a late draft: the drafter alone hears of it' speculation.hpp 'static_cast<void>(core->noted(s).ok());' ';'
-mutant late 'a late draft: the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
+mutant late 'a late draft: the trunk alone hears of it' speculation.hpp 'draft->tainted = draft->doubtful = true;' ';'
 mutant late 'a late draft: a tail does not know what it was queued with' $draft 'tail.work.add(*dev);' ''
 mutant late 'a late draft: a lost tail is taken' dflash_kv.hpp 'if (tail.work.failed()) {' 'if (false) {'
 mutant late 'a stash keeps a late failure to itself' round.hpp \
@@ -464,7 +464,7 @@ mutant 'late_reports:a call of a batch' 'who sits out is not told' round_batch.h
   'stage.rows, rows); !f) return members_.noted(f);' 'stage.rows, rows); !f) return f;'
 mutant 'late_reports:a call of a drafter' 'the drafter alone hears of it' speculation.hpp \
   'static_cast<void>(core->noted(s).ok());' ';'
-mutant 'late_reports:a call of a drafter' 'the trunk alone hears of it' speculation.hpp 'draft->tainted = true;' ';'
+mutant 'late_reports:a call of a drafter' 'the trunk alone hears of it' speculation.hpp 'draft->tainted = draft->doubtful = true;' ';'
 mutant 'late_reports:beside an open step' 'the trunk moves, the draft refuses' speculation.hpp \
   'if (Status s = draft_sound(call); !s) return s;' ''
 mutant 'lost_copies:tables that kernels' 'tables of rounds may get lost' detail/round_state.hpp \

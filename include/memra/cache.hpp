@@ -147,11 +147,13 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
 
   /// Commits the open step: pos moves on by its rows, on the host and in every stage's pos_d.
   ///
-  /// @return bad_state if no step is open or a layer was not written (nothing changed); a device failure taints
+  /// @return bad_state if no step is open, a layer was not written, or a step of begin_device_step has more rows than
+  ///         fit where it turned out to be (nothing changed); a device failure taints
   Status advance() noexcept {
     if (Status s = usable("advance"); !s) return s;
     Core& c = *core_;
     if (Status s = c.complete("advance"); !s) return s;
+    if (Status s = c.fits("advance", c.step_rows, ErrorKind::bad_state); !s) return s;
     detail::TaintScope<Dev> taint(c);
     if (Status s = c.store_pos(c.pos + c.step_rows); !s) return s;
     c.move_to(c.pos + c.step_rows);
@@ -308,13 +310,7 @@ class Cache : public DeviceSteps<Cache<Dev>, Dev> {
     if (Status s = usable("arm_taps"); !s) return s;
     if (core_->step_open) return refuse(ErrorKind::bad_state, "arm_taps", "a step is open; advance first");
     if (sink.layer_ids().empty()) return refuse(ErrorKind::bad_argument, "arm_taps", "the sink is empty (moved-from)");
-    for (const std::size_t il : sink.layer_ids()) {
-      if (il >= core_->layers.size()) {
-        return Status::failure(ErrorKind::bad_argument, "arm_taps", 0, 0,
-                               "the sink taps layer %zu of %zu; its rows would never be written", il,
-                               core_->layers.size());
-      }
-    }
+    if (Status s = detail::check_tapped("arm_taps", sink.layer_ids(), core_->layers.size()); !s) return s;
     core_->taps.emplace(std::move(sink));
     core_->taps->arm(core_->pos);
     return {};

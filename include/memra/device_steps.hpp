@@ -18,7 +18,8 @@ class DeviceSteps {
   ///
   /// The views' pos_bound is max_ctx. Nothing is asked of the device, so it may stand inside a capture.
   /// @return as begin_step; bad_state also while a tap sink is armed (taps are placed by host positions), or while
-  ///         rounds by planes have the state elsewhere (a snapshot brings it home; do so before replaying, too)
+  ///         rounds by planes have the state elsewhere, or may have (a snapshot brings it home; do so before replaying,
+  ///         too)
   Result<Step<Dev>> begin_device_step(std::size_t rows) noexcept {
     auto* c = core();
     if (c == nullptr) return moved_from("begin_device_step");
@@ -34,11 +35,14 @@ class DeviceSteps {
     return c == nullptr ? moved_from("advance_d") : detail::advance_on_device(*c);
   }
 
-  /// Says that recorded steps of `rows` rows in all were queued again: pos() is stale until catch_up.
+  /// Says that recorded steps or rounds of `rows` rows in all were queued again: pos() is stale until catch_up. They
+  /// were recorded without taps: catch_up arms a tap sink again where they end, empty.
   void replayed(std::size_t rows) noexcept {
     auto* c = core();
     if (c == nullptr) return;
     c->note_ahead(rows);
+    c->untapped = true;
+    if (c->plan.round.planes) c->plane_unknown = true;
     c->rewriting(false);
   }
 

@@ -1,6 +1,7 @@
 // DflashCfg: the geometry of a block-diffusion drafter's KV cache, and the bytes it takes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memra/detail/checked_math.hpp>
 #include <memra/error.hpp>
@@ -26,10 +27,7 @@ struct DflashCfg {
     return layer_sliding.empty() || layer_sliding[l] ? sliding_window : 0;
   }
   bool every_layer_windowed() const noexcept {
-    for (std::size_t l = 0; l < n_layer; ++l) {
-      if (window(l) == 0) return false;
-    }
-    return true;
+    return sliding_window != 0 && std::find(layer_sliding.begin(), layer_sliding.end(), false) == layer_sliding.end();
   }
   /// Rows a restore must carry: sliding_window + block_size.
   std::size_t window_rows() const noexcept { return sliding_window + block_size; }

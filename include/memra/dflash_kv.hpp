@@ -155,7 +155,7 @@ class DflashKv {
     if (Status s = usable("commit"); !s) return s;
     if (s_->open_rows == 0) return refuse(ErrorKind::bad_state, "commit", "no rows are open; call begin_rows first");
     ++s_->turn;
-    if (Status s = s_->store(s_->len + s_->open_rows, s_->base); !s) return s;
+    if (Status s = s_->store(s_->len + s_->open_rows, s_->base); !s) return s_->noted(s);
     s_->len += std::exchange(s_->open_rows, 0);
     return {};
   }
@@ -206,6 +206,7 @@ class DflashKv {
     s_->open_rows = 0;
     ++s_->turn;
     if (Status s = s_->settle(n); !s) return s;
+    s_->doubtful = false;
     s_->len = n;
     s_->resident = std::min(s_->resident, n);
     if (s_->pin && s_->pin->len > n) s_->pin.reset();
@@ -247,7 +248,7 @@ class DflashKv {
     auto tail = s_->outline(upto);
     if (!tail) return std::nullopt;
     if (Status s = s_->take(*tail); !s) {
-      s_->tainted = s.asynchronous();
+      s_->tainted = s_->doubtful = s.asynchronous();
       return std::nullopt;
     }
     if (was_pinned) s_->pin.reset();

@@ -81,8 +81,9 @@ class Round {
   ///
   /// @param accept  0 to rows(): 0 leaves the cache as it was before the round
   /// @return where the next step starts and what is to be fed again there: 0 for planes and stash. bad_argument for a
-  ///         larger accept, bad_state if the round has ended or a layer was not written (nothing changed: it is still
-  ///         open). A device failure taints the cache
+  ///         larger accept, bad_state if the round has ended, a layer was not written, or one of begin_device_round has
+  ///         more rows than fit where it turned out to be (nothing changed: it is still open). A device failure taints
+  ///         the cache
   Result<RolledBack> commit(std::size_t accept) noexcept {
     if (Status s = ready("commit"); !s) return s;
     Core& c = *core_;
@@ -91,6 +92,7 @@ class Round {
                              rows());
     }
     if (Status s = detail::catch_up(c); !s) return s;
+    if (Status s = c.fits("commit", rows(), ErrorKind::bad_state); !s) return s;
     if (by_ == Strategy::replay) return commit_replay(accept);
     detail::TaintScope<Dev> taint(c);
     for (std::size_t s = 0; s < c.stages.size(); ++s) {
@@ -253,6 +255,7 @@ class Round {
   void committed_d() noexcept {
     Core& c = *core_;
     c.note_ahead(rows());
+    if (by_ == Strategy::planes) c.plane_unknown = true;
     c.end_step();
   }
 

@@ -84,6 +84,10 @@ class RoundBatch {
       if (rounds[i] == nullptr) continue;
       if (Status s = detail::catch_up(*members_[i]); !s) return members_.noted(s);
     }
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (rounds[i] == nullptr) continue;
+      if (Status s = members_[i]->fits("RoundBatch", rounds[i]->rows(), ErrorKind::bad_state); !s) return s;
+    }
     return run(rounds, values, {}, [&](std::size_t i) { rounds[i]->committed(accept[i]); });
   }
 

@@ -55,11 +55,11 @@ Accepted accept_greedy(std::span<const std::int32_t> block, std::span<const std:
 /// Both caches move in one call, advance or commit. Between the begin and that call the engine runs the trunk, opens
 /// the draft's rows (which stand beside the taps they are computed from), and writes them. Refusals have moved neither
 /// cache. If the trunk's device fails, the draft has not moved; roll back or reset. If only the draft's does, the trunk
-/// has moved and level() is false until repair(): its rows are written and only have to be counted. If it fails in
-/// open_rows, where a ring makes room, repair() and open_rows again.
+/// has moved and level() is false until repair(): its rows are written and only have to be counted. If it fails where a
+/// ring makes room, in open_rows or a block, repair() and ask again; if it fails in rollback, roll back again.
 ///
 /// A device failure of earlier work (Status::asynchronous) may be one of either's: whichever call reports it taints
-/// both.
+/// both. Not its destruction, which may come after the draft's and taints the trunk alone: abandon first.
 ///
 /// Refers to the caches, which must be there and be moved by it alone while it is used. Destroyed, in the middle of a
 /// step or round too, it gives the round up and leaves the trunk untapped; tap views are over with it. A moved-from one
@@ -70,10 +70,15 @@ class Speculation {
   struct ArmedTaps {
     detail::CacheCore<Dev>* core = nullptr;
     std::weak_ptr<const bool> life = {};
-    const float* rows = nullptr;
+    std::shared_ptr<const bool> id = {};
+    std::uint64_t step_id = 0;  ///< of the step or round that was begun with it
 
     std::optional<DflashTapSink<Dev>>* in_trunk() const noexcept {
-      return !life.expired() && core->taps && core->taps->data() == rows ? &core->taps : nullptr;
+      return !life.expired() && core->taps && core->taps->id_ == id ? &core->taps : nullptr;
+    }
+    /// Whether that step is open, and `trunk` the one that has it.
+    bool step_open(const Cache<Dev>& trunk) const noexcept {
+      return !life.expired() && trunk.core_.get() == core && core->step_open && core->step_id == step_id;
     }
   };
   struct State {
@@ -89,7 +94,6 @@ class Speculation {
     std::size_t step_rows = 0;  // of the open step or round
     std::size_t open_rows = 0;  // draft rows opened for it
     std::size_t owed = 0;       // written draft rows whose commit failed
-    bool moving = false;        // the draft's ring could not be moved to the end
 
     State(Cache<Dev>& t, DflashKv<Dev>& d, std::vector<std::size_t> layers, std::size_t n, std::size_t rows)
         : trunk(&t), draft(&d), tap_layers(std::move(layers)), hidden(n), most_rows(rows) {}
@@ -113,13 +117,18 @@ class Speculation {
 
   /// @param tap_layers  trunk layers in the drafter's slot order   @param hidden  elements of the residual stream
   /// @param most_rows   most rows of one step or round
-  /// @return bad_state unless both caches stand at one position, or for a moved-from one; as DflashTapSink::create
+  /// @return bad_state unless both caches stand at one position (it catches up), or for a moved-from one; bad_argument
+  ///         also for a layer that the trunk does not have; as DflashTapSink::create
   static Result<Speculation> create(Cache<Dev>& trunk, DflashKv<Dev>& draft, std::vector<std::size_t> tap_layers,
                                     std::size_t hidden, std::size_t most_rows) {
     if (trunk.n_stages() == 0 || draft.cap() == 0) {
       return Status::failure(ErrorKind::bad_state, "Speculation::create", 0, 0, "a cache is empty (moved-from)");
     }
+    if (Status f = detail::check_tapped("Speculation::create", tap_layers, trunk.core_->layers.size()); !f) return f;
     Speculation s(std::make_unique<State>(trunk, draft, std::move(tap_layers), hidden, most_rows));
+    if (!trunk.tainted()) {
+      if (Status f = trunk.catch_up(); !f) return s.noted(f);
+    }
     if (Status f = s.at_rest("Speculation::create"); !f) return f;
     if (Status f = s.make_sink(); !f) return s.noted(f);
     return s;
@@ -167,15 +176,13 @@ class Speculation {
   Result<Feed> open_rows(std::size_t n) {
     if (Status s = usable("open_rows"); !s) return s;
     const auto* const taps = s_->armed.in_trunk();
-    if (taps == nullptr || s_->draft->len() != s_->trunk->pos() || n > s_->step_rows) {
+    if (taps == nullptr || !s_->armed.step_open(*s_->trunk) || s_->draft->len() != s_->trunk->pos() ||
+        n > s_->step_rows) {
       return Status::failure(ErrorKind::bad_state, "open_rows", 0, 0,
                              "no tapped step of %zu rows is open at the draft's length %zu", n, s_->draft->len());
     }
     auto rows = s_->draft->begin_rows(n);
-    if (!rows) {
-      s_->moving = s_->draft->tainted() && !rows.status().asynchronous();
-      return noted(rows.status());
-    }
+    if (!rows) return noted(rows.status());
     s_->open_rows = n;
     return Feed{*rows, (*taps)->data()};
   }
@@ -184,6 +191,9 @@ class Speculation {
   Status advance() {
     if (Status s = usable("advance"); !s) return s;
     if (Status s = opened("advance", s_->step_rows); !s) return s;
+    if (!s_->armed.step_open(*s_->trunk)) {
+      return Status::failure(ErrorKind::bad_state, "advance", 0, 0, "no step of this speculation is open; begin one");
+    }
     if (Status s = s_->trunk->advance(); !s) return noted(s);
     take_sink();
     return count_rows(std::exchange(s_->open_rows, 0));
@@ -195,7 +205,7 @@ class Speculation {
   /// @return as Round::commit: `replay` tokens are to be fed to the trunk again, untapped, before the next begin
   Result<RolledBack> commit(std::size_t keep, std::int32_t next) {
     if (Status s = usable("commit"); !s) return s;
-    if (!s_->round || !s_->round->open()) {
+    if (!s_->round || !s_->round->open() || !s_->armed.step_open(*s_->trunk)) {
       return Status::failure(ErrorKind::bad_state, "commit", 0, 0, "no round is open; begin one first");
     }
     if (keep != 0) {
@@ -213,13 +223,16 @@ class Speculation {
     return left;
   }
 
-  /// Gives the open round up in both caches.
+  /// Gives the open round up in both caches; nothing to do if none is open. A step stays open.
   Status abandon() {
     if (Status s = usable("abandon"); !s) return s;
-    s_->open_rows = 0;
-    const Status s = s_->round ? s_->round->abandon() : Status();
+    const bool in_round = s_->round && s_->round->open();
+    const Status s = in_round ? s_->round->abandon() : Status();
     s_->round.reset();
-    take_sink();
+    if (in_round || !s_->armed.step_open(*s_->trunk)) {
+      s_->open_rows = 0;
+      take_sink();
+    }
     return noted(s);
   }
 
@@ -228,9 +241,10 @@ class Speculation {
     if (Status s = usable("repair"); !s) return s;
     if (s_->trunk->len() == s_->draft->len()) {
       if (!s_->draft->tainted()) return {};
-      if (s_->moving) return noted(s_->draft->truncate(s_->draft->len()));
+      const auto& d = *s_->draft->s_;
+      if (d.target != d.base && !d.doubtful) return noted(s_->draft->truncate(d.len));
     }
-    if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len()) {
+    if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len() || s_->draft->s_->doubtful) {
       return Status::failure(ErrorKind::bad_state, "repair", 0, 0,
                              "the draft has %zu rows, the trunk %zu; roll both back", s_->draft->len(),
                              s_->trunk->len());
@@ -254,7 +268,6 @@ class Speculation {
     auto left = s_->trunk->rollback(snap, accept);
     if (!left) return noted(left.status());
     s_->open_rows = s_->owed = 0;
-    s_->moving = false;
     s_->round.reset();
     take_sink();
     if (Status s = s_->draft->truncate(s_->trunk->len()); !s) return noted(s);
@@ -298,13 +311,16 @@ class Speculation {
   Status noted(const Status& s) noexcept {
     if (!s.asynchronous()) return s;
     if (auto* const core = s_->trunk->core_.get(); core != nullptr) static_cast<void>(core->noted(s).ok());
-    if (auto* const draft = s_->draft->s_.get(); draft != nullptr) draft->tainted = true;
+    if (auto* const draft = s_->draft->s_.get(); draft != nullptr) draft->tainted = draft->doubtful = true;
     return s;
   }
 
   /// @param kept  how many of the rows are kept whatever comes: all of a step's
   Status begin(const char* call, std::size_t rows, std::size_t kept) {
     if (Status s = usable(call); !s) return s;
+    if (s_->draft->cap() == 0) {
+      return Status::failure(ErrorKind::bad_state, call, 0, 0, "the draft cache is empty (moved-from)");
+    }
     if (rows > s_->draft->max_rows()) {  // before the trunk runs: its rows could not be followed
       return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows; the draft takes at most %zu in a call",
                              rows, s_->draft->max_rows());
@@ -331,15 +347,14 @@ class Speculation {
     if (armed) return {};
     if (core.step_open) {
       return Status::failure(ErrorKind::bad_state, call, 0, 0,
-                             "a step is open in the trunk that this speculation did not begin; advance, roll back or "
-                             "reset first");
+                             "a step is open in the trunk without this speculation's taps; roll back or reset first");
     }
     if (!s_->sink) {  // gone with a cache that another was put in the place of, or taken out of the trunk
       if (Status s = make_sink(); !s) return s;
     }
     if (Status s = s_->trunk->arm_taps(std::move(*s_->sink)); !s) return s;  // a refusal leaves it where it is
     s_->sink.reset();
-    s_->armed = {&core, core.life, core.taps->data()};
+    s_->armed = {&core, core.life, core.taps->id_};
     return {};
   }
   /// The trunk opened a step or round of `rows` rows, or refused, as `s` says: then the sink comes back, unless a step
@@ -349,6 +364,7 @@ class Speculation {
       if (!s_->trunk->core_->step_open) take_sink();
       return noted(s);
     }
+    s_->armed.step_id = s_->trunk->core_->step_id;
     s_->step_rows = rows;
     s_->open_rows = 0;
     return s;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <memra/detail/checked_math.hpp>
 #include <memra/error.hpp>
 #include <memra/kv_dev.hpp>
@@ -18,9 +19,21 @@ template <class Dev>
 class Step;
 template <class Dev>
 class Round;
+template <class Dev>
+class Speculation;
 namespace detail {
 template <class Dev>
 struct CacheCore;
+
+/// Refuses layers that a trunk of `n_layers` does not have.
+inline Status check_tapped(const char* call, const std::vector<std::size_t>& layer_ids, std::size_t n_layers) {
+  for (const std::size_t il : layer_ids) {
+    if (il < n_layers) continue;
+    return Status::failure(ErrorKind::bad_argument, call, 0, 0,
+                           "the sink taps layer %zu of %zu; its rows would never be written", il, n_layers);
+  }
+  return {};
+}
 }  // namespace detail
 
 /// Destination of one tapped layer in one step: row i of the step goes to `data + i * row_stride`, `hidden` floats.
@@ -50,6 +63,7 @@ class DflashTapSink {
     std::swap(dev_, taken.dev_);
     std::swap(buffer_, taken.buffer_);
     layer_ids_.swap(taken.layer_ids_);
+    id_.swap(taken.id_);
     hidden_ = taken.hidden_;
     cap_rows_ = taken.cap_rows_;
     origin_ = taken.origin_;
@@ -100,6 +114,7 @@ class DflashTapSink {
  private:
   friend class Cache<Dev>;
   friend class Step<Dev>;
+  friend class Speculation<Dev>;
   friend struct detail::CacheCore<Dev>;
   DflashTapSink(Dev& dev, typename Dev::Buffer buffer, std::vector<std::size_t> layer_ids, std::size_t hidden,
                 std::size_t cap_rows) noexcept
@@ -132,6 +147,7 @@ class DflashTapSink {
   Dev* dev_;
   typename Dev::Buffer buffer_;
   std::vector<std::size_t> layer_ids_;
+  std::shared_ptr<const bool> id_ = std::make_shared<const bool>(true);  // which sink it is: memory comes back
   std::size_t hidden_;
   std::size_t cap_rows_;
   std::size_t origin_ = 0;

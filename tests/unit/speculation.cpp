@@ -176,7 +176,7 @@ TEST_CASE("a begin over an open step is refused and takes nothing from it", "[sp
   // Nor may one begin over a step that it cannot follow.
   const auto snap = memra::check(s.trunk.snapshot());
   REQUIRE(s.trunk.begin_step(2).ok());
-  REQUIRE(refused("this speculation did not begin; advance"));
+  REQUIRE(refused("without this speculation's taps; roll back"));
   REQUIRE(s.trunk.dflash_taps() == nullptr);
   REQUIRE(s.spec.rollback(snap, 0, 0).ok());
   REQUIRE(s.feed(part(t, 9, 3)).ok());

@@ -68,6 +68,8 @@ struct CacheCore {
   std::int32_t generation = 0;  ///< rounds committed by kernels
   bool ahead = false;           ///< the device may know better: pos, plane and generation are those of catch_up
   std::size_t pos_bound = 0;    ///< while ahead: pos is at most this
+  bool plane_unknown = false;   ///< while ahead: there may have been rounds by planes
+  bool untapped = false;        ///< while ahead: there were steps or rounds that knew of no tap sink
 
   // What rings still hold: row r of one of R rows, if it was written at all, is there while r + R >= high.
   std::size_t high = 0;      ///< rows at or beyond were not written since the last reset, as far as the host knows
@@ -109,14 +111,20 @@ struct CacheCore {
     return r;
   }
 
+  /// Refuses rows that do not all fit below max_ctx: before they are begun, and before the host counts those of a step
+  /// or round for any position, which may turn out to be where they do not.
+  Status fits(const char* call, std::size_t rows, ErrorKind kind) const noexcept {
+    const std::size_t room = plan.max_ctx - bound();
+    if (rows <= room) return {};
+    return Status::failure(kind, call, 0, 0, "%zu rows at position %zu; %zu fit below max_ctx %zu", rows, bound(), room,
+                           plan.max_ctx);
+  }
+
   /// Refuses a step or round of `rows` rows that does not fit, or that may not begin now.
   Status admit(const char* call, std::size_t rows) const noexcept {
     const auto refuse = [&](ErrorKind kind, const char* text) { return Status::failure(kind, call, 0, 0, "%s", text); };
     if (rows == 0) return refuse(ErrorKind::bad_argument, "0 rows; expected at least 1");
-    if (rows > plan.max_ctx - bound()) {
-      return Status::failure(ErrorKind::bad_argument, call, 0, 0, "%zu rows at position %zu; %zu fit below max_ctx %zu",
-                             rows, bound(), plan.max_ctx - bound(), plan.max_ctx);
-    }
+    if (Status s = fits(call, rows, ErrorKind::bad_argument); !s) return s;
     if (Status s = fits_rings(call, rows); !s) return s;
     if (step_open && has_recurrent) {
       return refuse(ErrorKind::bad_state,
@@ -195,7 +203,7 @@ struct CacheCore {
 
   /// Position 0, nothing held: what the host knows after a reset.
   void restart() noexcept {
-    ahead = false;
+    ahead = plane_unknown = untapped = false;
     pos = len = high = restored = 0;
     scan = ScanClass::sequential;
     cut(0);
@@ -260,7 +268,9 @@ struct CacheCore {
     pos = mirror = now;
     len = std::max(len, now);
     end_step();
+    if (taps && untapped) taps->arm(now);
     if (taps) taps->commit(now);
+    untapped = false;
   }
 
   /// The `nth` state of layer `il` that is a `C`, or nullptr.

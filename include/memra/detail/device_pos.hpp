@@ -32,10 +32,10 @@ template <class Dev>
 Status open_device_step(CacheCore<Dev>& core, std::size_t rows) noexcept {
   if (Status s = core.usable("begin_device_step"); !s) return s;
   if (Status s = core.admit_on_device("begin_device_step", rows); !s) return s;
-  if (core.plane != 0 || (core.ahead && core.plan.round.planes)) {
-    return Status::failure(
-        ErrorKind::bad_state, "begin_device_step", 0, 0,
-        "rounds by planes left the state in another plane; a snapshot or a plain step brings it home");
+  if (core.has_recurrent && (core.plane != 0 || core.plane_unknown)) {
+    return Status::failure(ErrorKind::bad_state, "begin_device_step", 0, 0,
+                           "rounds by planes %s the state in another plane; a snapshot or a plain step brings it home",
+                           core.plane_unknown ? "may have left" : "left");
   }
   core.open_step(rows, core.plan.max_ctx, true);
   return {};

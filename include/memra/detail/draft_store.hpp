@@ -38,8 +38,14 @@ struct DraftStore {
   std::uint64_t turn = 0;        // of the last begin, commit or truncate: Rows of an earlier one are over
   std::optional<Tail> pin = {};  // a tail asked for in advance; without layers while its rows are in the planes
   bool tainted = false;
+  bool doubtful = false;  // by work that was queued before: what rows hold may not be what was written
 
   std::int32_t* ints() const noexcept { return reinterpret_cast<std::int32_t*>(buffer.data()); }
+  /// Passes a failure on that has tainted.
+  Status noted(const Status& s) noexcept {
+    doubtful = doubtful || s.asynchronous();
+    return s;
+  }
   float* plane(std::size_t offset) const noexcept { return reinterpret_cast<float*>(buffer.data() + offset); }
 
   DraftView view(std::size_t l, std::size_t rows) const noexcept {
@@ -123,7 +129,7 @@ struct DraftStore {
       if (Status s = take(*pin); !s) {
         pin.reset();
         tainted = s.asynchronous();  // it is of earlier work and may not get lost here
-        if (tainted) return s;
+        if (tainted) return noted(s);
       }
     }
     target = resident = first;
@@ -143,7 +149,7 @@ struct DraftStore {
         resident = len;
       }
     }
-    return s;
+    return noted(s);
   }
 
   /// Does what is left of a move; until store the base is where it was.

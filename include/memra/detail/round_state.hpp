@@ -134,7 +134,7 @@ Status catch_up(CacheCore<Dev>& core) noexcept {
     status |= w.status;
     pos = s == 0 ? reached : std::min(pos, reached);  // what every stage has passed is committed
   }
-  core.ahead = false;
+  core.ahead = core.plane_unknown = false;
   core.plane = static_cast<std::size_t>(words.plane);
   core.generation = words.generation;
   const bool was_open = core.step_open;
