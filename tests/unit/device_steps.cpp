@@ -4,6 +4,7 @@
 #include <string>
 #include <support/catch.hpp>
 #include <support/kernel_model.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 
 namespace device_steps_cpp {
@@ -77,6 +78,27 @@ TEST_CASE("a device step past max_ctx changes nothing and is reported") {
   REQUIRE(memra::check(m.cache.rollback(snap, 8)).replay == 8);
   REQUIRE(m.feed(8).ok());
   REQUIRE((image(m.cache) == before));
+}
+
+TEST_CASE("R5 the host does not count a device step whose rows do not all fit where it turned out to be") {
+  HostDev dev;
+  KernelModel<HostDev> m(dev, 20);
+  for (int i = 0; i < 2; ++i) REQUIRE(m.feed(8).ok());
+  auto snap = memra::check(m.cache.snapshot());
+  REQUIRE(m.feed(2).ok());
+  const Image before = image(m.cache);
+  auto step = memra::check(m.cache.begin_device_step(3));
+  REQUIRE(m.forward(step).ok());
+  REQUIRE(says(m.cache.advance(), ErrorKind::bad_state, "3 rows at position 18; 2 fit below max_ctx 20"));
+  REQUIRE(m.cache.pos() == 18);
+  REQUIRE(m.cache.begin_step(3).status().kind() == ErrorKind::bad_argument);
+  REQUIRE(memra::check(m.cache.rollback(snap, 2)).replay == 2);
+  REQUIRE(m.feed(2).ok());
+  REQUIRE((image(m.cache) == before));
+  step = memra::check(m.cache.begin_device_step(2));
+  REQUIRE(m.forward(step).ok());
+  REQUIRE(m.cache.advance().ok());  // as many as fit
+  REQUIRE(m.cache.pos() == 20);
 }
 
 TEST_CASE("device steps refuse what they cannot do") {

@@ -160,6 +160,7 @@ TEST_CASE("D1 every field of the configuration is checked", "[draft]") {
   REQUIRE(kind([](auto& c) { c.sliding_window = most; }) == ErrorKind::bad_argument);
   REQUIRE(kind([](auto& c) { c.head_dim = most / 4; }) == ErrorKind::bad_argument);
   REQUIRE(kind([](auto& c) { c.n_layer = most / 8; }) == ErrorKind::bad_argument);
+  REQUIRE(kind([](auto& c) { c.layer_sliding.clear(), c.ring = true, c.n_layer = most; }) == ErrorKind::bad_argument);
   REQUIRE(kind([](auto& c) { c.block_size = most; }) == ErrorKind::bad_argument);
   REQUIRE(kind([](auto&) {}, 0) == ErrorKind::bad_argument);
   REQUIRE(kind([](auto&) {}, 0x7fffffff - 4) == ErrorKind::ok);

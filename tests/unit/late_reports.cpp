@@ -432,6 +432,8 @@ TEST_CASE("S5 C8 a late failure that a speculation reports is taken back in both
   REQUIRE(r.spec->advance().asynchronous());
   REQUIRE(r.spec->begin_step(1).status().kind() == memra::ErrorKind::bad_state);
   REQUIRE(r.spec->repair().kind() == memra::ErrorKind::bad_state);
+  REQUIRE(r.spec->open_rows(2).status().kind() == memra::ErrorKind::bad_state);
+  REQUIRE(r.spec->repair().kind() == memra::ErrorKind::bad_state);  // a refused call has not made the rows sound
   REQUIRE(r.tainted() == "ak");
   memra::check(r.spec->rollback(r.snap, 0, 0));
   REQUIRE(r.tainted().empty());

@@ -8,6 +8,7 @@
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
 #include <support/rounds.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ using memra_test::Devices;
 using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
+using memra_test::says;
 using memra_test::stream;
 using memra_test::TestDev;
 using memra_test::Tokens;
@@ -175,6 +177,25 @@ TEST_CASE("R8 a batch with one wrong member changes nothing", "[round]") {
   for (Round& r : x.rounds) REQUIRE(r.open());
   x.rounds.clear();
   for (std::size_t i = 0; i < 3; ++i) require_straight(x.caches[i], x.m, part(x.tokens[i], 0, 3 + i));
+}
+
+TEST_CASE("R5 R8 a batch commits no round at a device position whose rows do not all fit", "[round]") {
+  Three x(Strategy::planes);
+  x.rounds.clear();
+  const Tokens more = stream(ctx, 9);
+  REQUIRE(x.m.feed(x.caches[1], part(more, 4, ctx - 6)).ok());
+  for (std::size_t i = 0; i < 3; ++i) {
+    x.rounds.push_back(memra::check(x.caches[i].begin_device_round(4, Strategy::planes)));
+    std::vector<float> out;
+    REQUIRE(x.m.forward(x.caches[i], x.rounds[i].step(), part(x.tokens[i], 3 + i, 4), out).ok());
+  }
+  x.all = {&x.rounds[0], &x.rounds[1], &x.rounds[2]};
+  REQUIRE(says(x.commit(x.all, {2, 1, 3}), ErrorKind::bad_state, "4 rows at position 62; 2 fit below max_ctx 64"));
+  for (Round& r : x.rounds) REQUIRE(r.open());
+  x.all[1] = nullptr;
+  REQUIRE(x.commit(x.all, {2, 0, 3}).ok());
+  REQUIRE(x.rounds[1].abandon().ok());
+  REQUIRE((x.caches[0].pos() == 5 && x.caches[1].pos() == ctx - 2 && x.caches[2].pos() == 8));
 }
 
 TEST_CASE("C8 R8 a batch that fails half way taints every cache in it", "[round]") {

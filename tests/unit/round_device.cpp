@@ -7,6 +7,7 @@
 #include <support/op_model.hpp>
 #include <support/placements.hpp>
 #include <support/rounds.hpp>
+#include <support/says.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ using memra_test::OpModel;
 using memra_test::part;
 using memra_test::round_hybrid;
 using memra_test::round_recurrent;
+using memra_test::says;
 using memra_test::stream;
 using memra_test::TestDev;
 using memra_test::Tokens;
@@ -288,6 +290,63 @@ TEST_CASE("R5 rounds at device positions: what a graph holds, without a graph", 
       REQUIRE(memra::check(c.rollback(snap, 2)).replay == 2);
       REQUIRE(c.begin_device_round(4, by).status().kind() == ErrorKind::bad_state);  // a replay is owed
     }
+  }
+}
+
+TEST_CASE("R5 the host commits no round at a device position whose rows do not all fit", "[round]") {
+  const Tokens t = stream(ctx + 2);
+  const OpModel m(round_hybrid());
+  for (const Strategy by : {Strategy::planes, Strategy::stash}) {
+    Devices d;
+    Cache c = make(d, m, 8);
+    REQUIRE(m.feed(c, part(t, 0, ctx - 2)).ok());
+    auto r = memra::check(c.begin_device_round(4, by));
+    std::vector<float> out;
+    REQUIRE(m.forward(c, r.step(), part(t, ctx - 2, 4), out).ok());
+    for (const std::size_t accept : {0U, 1U, 2U, 4U}) {
+      REQUIRE(says(r.commit(accept).status(), ErrorKind::bad_state, "4 rows at position 62; 2 fit below max_ctx 64"));
+      REQUIRE((r.open() && c.pos() == ctx - 2));
+    }
+    REQUIRE(r.abandon().ok());
+    require_straight(c, m, part(t, 0, ctx - 2));
+    auto fits = memra::check(c.begin_device_round(2, by));
+    REQUIRE(m.forward(c, fits.step(), part(t, ctx - 2, 2), out).ok());
+    REQUIRE(fits.commit(2).ok());
+    require_straight(c, m, part(t, 0, ctx));
+    REQUIRE(c.begin_step(1).status().kind() == ErrorKind::bad_argument);
+  }
+}
+
+TEST_CASE("R5 device steps follow each other where rounds by planes were paid for, until there was one", "[round]") {
+  const Tokens t = stream(12);
+  for (const bool recurrent : {true, false}) {
+    memra::ModelConfig attention;
+    attention.layers.assign(6, memra::full_attention(memra_test::attention_spec()));
+    const OpModel m(recurrent ? round_hybrid() : attention);
+    Devices d;
+    Cache c = make(d, m, 8);
+    std::vector<float> out;
+    for (std::size_t at = 0; at < 3; ++at) {
+      auto step = memra::check(c.begin_device_step(1));
+      REQUIRE(m.forward(c, step, part(t, at, 1), out).ok());
+      REQUIRE(c.advance_d().ok());
+    }
+    auto r = memra::check(c.begin_round(3, Strategy::planes));
+    REQUIRE(m.forward(c, r.step(), part(t, 3, 3), out).ok());
+    const Accepts two(c.n_stages(), 2);
+    REQUIRE(r.commit_d(two.at).ok());
+    if (!recurrent) {
+      REQUIRE(c.begin_device_step(1).ok());
+      continue;
+    }
+    REQUIRE(says(c.begin_device_step(1).status(), ErrorKind::bad_state, "may have left the state in another plane"));
+    REQUIRE(c.catch_up().ok());
+    REQUIRE(says(c.begin_device_step(1).status(), ErrorKind::bad_state, "rounds by planes left the state"));
+    REQUIRE(c.snapshot().ok());
+    REQUIRE(c.begin_device_step(1).ok());
+    REQUIRE(c.reset().ok());
+    c.replayed(1);  // it may have been a round
+    REQUIRE(says(c.begin_device_step(1).status(), ErrorKind::bad_state, "may have left the state in another plane"));
   }
 }
 

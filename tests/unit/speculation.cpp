@@ -1,8 +1,11 @@
 // Speculation: both caches move together or not at all, whatever is accepted, refused or fails.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <iterator>
 #include <memra/cache.hpp>
 #include <memra/dflash_kv.hpp>
+#include <memra/host_dev.hpp>
 #include <memra/speculation.hpp>
 #include <memra/taps.hpp>
 #include <optional>
@@ -216,6 +219,126 @@ TEST_CASE("without recurrent layers a begin over an open step writes the same ro
     REQUIRE(s.round(part(t, at, 5), 3, by).ok());
     s.require(part(t, 0, at + 3));
   }
+}
+
+TEST_CASE("abandon gives up a round, not a step", "[speculation]") {
+  const Tokens t = stream(60);
+  Sequence s;
+  REQUIRE(s.spec.abandon().ok());  // nothing is open
+  std::vector<float> out;
+  auto step = memra::check(s.spec.begin_step(3));
+  REQUIRE(s.m.forward(s.trunk, step, part(t, 0, 3), out).ok());
+  REQUIRE(s.spec.abandon().ok());
+  REQUIRE(step.tap(5).has_value());
+  REQUIRE(s.write_rows(3).ok());
+  REQUIRE(s.spec.abandon().ok());
+  REQUIRE(s.spec.advance().ok());
+  s.require(part(t, 0, 3));
+  const auto snap = memra::check(s.trunk.snapshot());
+  REQUIRE(s.spec.begin_round(2, Strategy::replay).ok());
+  REQUIRE(s.trunk.rollback(snap, 0).ok());  // from outside: the round is over
+  REQUIRE(s.spec.abandon().ok());
+  REQUIRE(s.trunk.dflash_taps() == nullptr);
+  REQUIRE(s.feed(part(t, 3, 2)).ok());
+  s.require(part(t, 0, 5));
+}
+
+TEST_CASE("what is open in the trunk, but not by this speculation's last begin, is not counted", "[speculation]") {
+  const Tokens t = stream(60);
+  std::vector<float> out;
+  {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    const auto snap = memra::check(s.trunk.snapshot());
+    REQUIRE(s.spec.begin_step(3).ok());
+    REQUIRE(s.write_rows(3).ok());
+    REQUIRE(s.trunk.rollback(snap, 0).ok());
+    auto other = memra::check(s.trunk.begin_step(2));
+    REQUIRE(s.m.forward(s.trunk, other, part(t, 6, 2), out).ok());
+    REQUIRE(says(s.spec.advance(), ErrorKind::bad_state, "no step of this speculation is open"));
+    REQUIRE(s.spec.open_rows(2).status().kind() == ErrorKind::bad_state);
+    REQUIRE((s.trunk.pos() == 6 && s.draft.len() == 6));
+  }
+  {
+    Sequence s;
+    REQUIRE(s.feed(part(t, 0, 6)).ok());
+    auto step = memra::check(s.spec.begin_round(3, Strategy::stash));
+    REQUIRE(s.m.forward(s.trunk, step, part(t, 6, 3), out).ok());
+    REQUIRE(s.write_rows(3).ok());
+    Cache moved = std::move(s.trunk);
+    s.trunk = make(s.d, s.m, 8, 2);
+    REQUIRE(s.m.feed(s.trunk, part(t, 0, 6)).ok());
+    REQUIRE(s.spec.commit(3, 1).status().kind() == ErrorKind::bad_state);
+    REQUIRE((moved.pos() == 6 && s.trunk.pos() == 6 && s.draft.len() == 6));
+  }
+}
+
+TEST_CASE("a block that a device failure stopped where the draft's ring moves is repaired", "[speculation]") {
+  const Tokens t = stream(60);
+  Sequence s(true);
+  for (std::size_t at = 0; at < 35; at += 7) REQUIRE(s.feed(part(t, at, 7)).ok());
+  s.d.arm(1);
+  REQUIRE(s.draft.begin_block(8).status().kind() == ErrorKind::device_failure);
+  s.d.arm(0);
+  REQUIRE(says(s.spec.begin_round(4).status(), ErrorKind::bad_state, "repair"));
+  REQUIRE(s.spec.repair().ok());
+  REQUIRE(s.round(part(t, 35, 5), 3, Strategy::planes).ok());
+  s.require(part(t, 0, 38));
+}
+
+TEST_CASE("a speculation is made where the device says that the trunk is", "[speculation]") {
+  const Tokens t = stream(60);
+  Sequence s;
+  REQUIRE(s.feed(part(t, 0, 6)).ok());
+  auto r = verify(s.trunk, s.m, part(t, 6, 4), Strategy::planes);
+  const std::int32_t two = 2;
+  REQUIRE(r.commit_d(std::vector<const std::int32_t*>(s.trunk.n_stages(), &two)).ok());
+  REQUIRE(s.trunk.pos() == 6);  // stale
+  const auto made = [&](std::vector<std::size_t> taps) {
+    return Speculation::create(s.trunk, s.draft, std::move(taps), OpModel::width, 16).status();
+  };
+  REQUIRE(says(made({5}), ErrorKind::bad_state, "trunk at 8 of 8 rows, draft at 6"));
+  REQUIRE(says(made({5, 6}), ErrorKind::bad_argument, "the sink taps layer 6 of 6"));
+}
+
+/// Gives the block of a size that was freed last: as an engine's allocator may.
+struct LastFreed {
+  std::vector<std::pair<std::size_t, void*>> freed;
+
+  ~LastFreed() {
+    for (const auto& [bytes, p] : freed) std::free(p);
+  }
+  void* allocate(memra::HostStream, std::size_t n, std::size_t alignment) noexcept {
+    for (auto i = freed.rbegin(); i != freed.rend(); ++i) {
+      if (i->first != n) continue;
+      void* const p = i->second;
+      freed.erase(std::next(i).base());
+      return p;
+    }
+    return std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment);
+  }
+  void deallocate(memra::HostStream, void* p, std::size_t n, std::size_t) noexcept { freed.emplace_back(n, p); }
+};
+
+TEST_CASE("a sink that has the memory of this speculation's is not its own sink only for that", "[speculation]") {
+  using memra::HostDev;
+  LastFreed allocator;
+  HostDev dev = HostDev::adopt(allocator);
+  const OpModel m(round_hybrid());
+  auto trunk = memra::check(memra::Cache<HostDev>::create(dev, m.config(), ctx));
+  auto draft = memra::check(memra::DflashKv<HostDev>::create(dev, Sequence::config(false), ctx));
+  using HostSpeculation = memra::Speculation<HostDev>;
+  auto spec = std::make_optional(memra::check(HostSpeculation::create(trunk, draft, {5}, OpModel::width, 16)));
+  REQUIRE(spec->begin_step(2).ok());
+  const float* const memory = trunk.dflash_taps()->data();
+  trunk.take_taps();  // and freed
+  REQUIRE(trunk.reset().ok());
+  using HostSink = memra::DflashTapSink<HostDev>;
+  REQUIRE(trunk.arm_taps(memra::check(HostSink::create(dev, {2}, OpModel::width, 16))).ok());
+  REQUIRE(trunk.dflash_taps()->data() == memory);
+  REQUIRE(says(spec->begin_step(3).status(), ErrorKind::bad_state, "not this speculation's; take it first"));
+  spec.reset();
+  REQUIRE(trunk.dflash_taps() != nullptr);
 }
 
 TEST_CASE("rollback takes both back, and refuses what the draft does not hold", "[speculation]") {
@@ -458,6 +581,9 @@ TEST_CASE("C13 no speculation is made of a moved-from cache", "[speculation]") {
   REQUIRE(make_one(s.trunk, s.draft).ok());
   const DraftKv draft = std::move(s.draft);
   REQUIRE(says(make_one(s.trunk, s.draft), ErrorKind::bad_state, "moved-from"));  // NOLINT(bugprone-use-after-move)
+  for (const std::size_t n : {0U, 1U}) {
+    REQUIRE(says(s.spec.begin_step(n).status(), ErrorKind::bad_state, "the draft cache is empty (moved-from)"));
+  }
   const Cache trunk = std::move(s.trunk);
   REQUIRE(says(make_one(s.trunk, s.draft), ErrorKind::bad_state, "moved-from"));  // NOLINT(bugprone-use-after-move)
 }

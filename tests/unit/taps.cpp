@@ -4,10 +4,12 @@
 #include <cstring>
 #include <limits>
 #include <memra/cache.hpp>
+#include <memra/host_ops.hpp>
 #include <memra/taps.hpp>
 #include <optional>
 #include <string>
 #include <support/catch.hpp>
+#include <support/kernel_model.hpp>
 #include <support/placements.hpp>
 #include <support/stand_in.hpp>
 #include <utility>
@@ -161,6 +163,24 @@ TEST_CASE("taps: a failed advance commits no row, and a tainted cache keeps the 
   REQUIRE(c.rollback(s, 2).ok());
   auto sink = c.take_taps();
   REQUIRE((sink && sink->rows() == 2 && rows_of(*sink, t)));
+}
+
+TEST_CASE("taps: steps that were replayed without them leave no rows that were never written", "[taps]") {
+  memra::HostDev dev;
+  memra_test::KernelModel<memra::HostDev> m(dev, 64);
+  REQUIRE(m.feed(2).ok());
+  using HostSink = memra::DflashTapSink<memra::HostDev>;
+  REQUIRE(m.cache.arm_taps(memra::check(HostSink::create(dev, {0}, 8, 4))).ok());
+  REQUIRE(m.feed(1).ok());
+  REQUIRE((m.cache.dflash_taps()->origin() == 2 && m.cache.dflash_taps()->rows() == 1));
+  // What ten replays of a step of one row do to the position.
+  const std::int32_t pos = 13;
+  REQUIRE(dev.store_i32(const_cast<std::int32_t*>(m.cache.pos_d(0)), &pos, 1).ok());
+  m.cache.replayed(10);
+  REQUIRE(m.cache.catch_up().ok());
+  REQUIRE((m.cache.dflash_taps()->origin() == 13 && m.cache.dflash_taps()->rows() == 0));
+  REQUIRE(m.feed(4).ok());
+  REQUIRE((m.cache.dflash_taps()->origin() == 13 && m.cache.dflash_taps()->rows() == 4));
 }
 
 TEST_CASE("taps: refusals of create and arm", "[taps]") {
