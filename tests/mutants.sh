@@ -349,6 +349,22 @@ mutant 'speculation:over an open step' 'a refusal takes the sink of an open step
   'if (!s_->trunk->core_->step_open) take_sink();' 'take_sink();'
 mutant 'speculation:over an open step' "the step before's draft rows are counted" speculation.hpp \
   's_->step_rows = rows;' 's_->step_rows = rows; return s;'
+mutant 'speculation:abandon gives up' 'abandon takes the sink of an open step' speculation.hpp \
+  'if (in_round || !s_->armed.step_open(*s_->trunk)) {' 'if (true) {'
+mutant "speculation:this speculation's last begin" 'any open step is its own' speculation.hpp \
+  'core->step_id == step_id' 'true'
+mutant 'speculation:where the device says' 'a stale position is believed' speculation.hpp 'if (!trunk.tainted()) {' 'if (false) {'
+mutant 'late_reports:a repair that reports' 'rows in doubt are repaired' speculation.hpp ' && !d.doubtful' ''
+mutant 'device_steps:R5' 'the host counts rows beyond max_ctx' cache.hpp \
+  'if (Status s = c.fits("advance", c.step_rows, ErrorKind::bad_state); !s) return s;' ''
+mutant 'round_device:R5 the host' 'the host commits rows beyond max_ctx' round.hpp \
+  'if (Status s = c.fits("commit", rows(), ErrorKind::bad_state); !s) return s;' ''
+mutant 'round_batch:R5 R8' 'a batch commits rows beyond max_ctx' round_batch.hpp \
+  'if (Status s = members_[i]->fits("RoundBatch", rounds[i]->rows(), ErrorKind::bad_state); !s) return s;' ''
+mutant 'round_device:R5 device steps' 'a plane that may have moved is the first' detail/device_pos.hpp \
+  '(core.plane != 0 || core.plane_unknown)' 'core.plane != 0'
+mutant 'taps:replayed without' 'replayed rows count as tapped' detail/cache_core.hpp \
+  'if (taps && untapped) taps->arm(now);' ''
 mutant 'speculation:C13' 'a moved-from draft is taken' speculation.hpp 'draft.cap() == 0' 'false'
 mutant speculation:D8 'a step the draft cannot follow' speculation.hpp 'if (rows > s_->draft->max_rows())' 'if (false)'
 mutant speculation:D8 'a move half done ends the round' speculation.hpp \

@@ -441,6 +441,28 @@ TEST_CASE("S5 C8 a late failure that a speculation reports is taken back in both
   REQUIRE(r.spec->begin_step(1).ok());
 }
 
+TEST_CASE("S5 C8 a repair that reports a late failure leaves what is in doubt to a rollback",
+          "[failure][speculation]") {
+  Rig r;
+  r.speculate();
+  auto step = memra::check(r.spec->begin_step(4));
+  r.write(step);
+  memra::Fault f;
+  f.op = memra::DevOp::copy;
+  r.dev.arm(f);
+  REQUIRE_FALSE(r.spec->open_rows(4).ok());  // the ring is half moved
+  r.dev.disarm();
+  REQUIRE(r.tainted() == "k");
+  r.fail_unheard();
+  REQUIRE(r.spec->repair().asynchronous());
+  REQUIRE(r.spec->repair().kind() == memra::ErrorKind::bad_state);
+  REQUIRE(r.tainted() == "ak");
+  memra::check(r.spec->rollback(r.snap, 0, 0));
+  REQUIRE(r.tainted().empty());
+  REQUIRE(r.spec->begin_step(4).ok());
+  REQUIRE(r.spec->open_rows(4).ok());
+}
+
 TEST_CASE("C8 a drafter that was tainted beside an open step is noticed before the trunk moves",
           "[failure][speculation]") {
   for (const bool round : {false, true}) {
