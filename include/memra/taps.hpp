@@ -117,7 +117,7 @@ class DflashTapSink {
   friend class Speculation<Dev>;
   friend struct detail::CacheCore<Dev>;
   DflashTapSink(Dev& dev, typename Dev::Buffer buffer, std::vector<std::size_t> layer_ids, std::size_t hidden,
-                std::size_t cap_rows) noexcept
+                std::size_t cap_rows)
       : dev_(&dev),
         buffer_(std::move(buffer)),
         layer_ids_(std::move(layer_ids)),
