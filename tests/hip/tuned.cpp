@@ -142,7 +142,7 @@ TEST_CASE("tuned attend behind a window as long as all places: it lies in one ch
   KvShape s;
   s.k_format = s.v_format = F::f16;
   s.dk = s.dv = 128;
-  s.n_heads = s.n_kv = 17;
+  s.n_heads = s.n_kv = 33;
   s.rows = 4460;
   s.window = memra::detail::attend_most_chunks(s.n_kv, s.dv) * 256;
   REQUIRE(s.window == 4096);

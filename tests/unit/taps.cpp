@@ -169,6 +169,9 @@ TEST_CASE("taps: steps that were replayed without them leave no rows that were n
   memra::HostDev dev;
   memra_test::KernelModel<memra::HostDev> m(dev, 64);
   REQUIRE(m.feed(2).ok());
+  const auto snap = memra::check(m.cache.snapshot());
+  for (int i = 0; i < 2; ++i) REQUIRE(m.feed(8).ok());  // the rows that the replays would have written
+  REQUIRE(m.cache.rollback(snap, 0).ok());
   using HostSink = memra::DflashTapSink<memra::HostDev>;
   REQUIRE(m.cache.arm_taps(memra::check(HostSink::create(dev, {0}, 8, 4))).ok());
   REQUIRE(m.feed(1).ok());
