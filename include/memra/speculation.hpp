@@ -190,10 +190,10 @@ class Speculation {
   /// Commits the open step and its draft rows: open_rows was asked for all of the step's tokens last.
   Status advance() {
     if (Status s = usable("advance"); !s) return s;
-    if (Status s = opened("advance", s_->step_rows); !s) return s;
     if (!s_->armed.step_open(*s_->trunk)) {
       return Status::failure(ErrorKind::bad_state, "advance", 0, 0, "no step of this speculation is open; begin one");
     }
+    if (Status s = opened("advance", s_->step_rows); !s) return s;
     if (Status s = s_->trunk->advance(); !s) return noted(s);
     take_sink();
     return count_rows(std::exchange(s_->open_rows, 0));

@@ -250,8 +250,7 @@ struct CacheCore {
   }
 
   /// The view of a plane that is handed out: a ring says what it still holds.
-  PlaneView shown(const KvComponent& c, const PlaneView& plane) const noexcept {
-    PlaneView p = plane;
+  PlaneView shown(const KvComponent& c, PlaneView p) const noexcept {
     if (p.ring) p.base = oldest(c);
     return p;
   }

@@ -3,6 +3,8 @@
 
 #if defined(__FAST_MATH__)
 #error "memra: -ffast-math is set; results would no longer be defined to the last bit. Build without it."
+#elif defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
+#error "memra: -funsafe-math-optimizations, or a part of it, is set; results would not be defined. Build without it."
 #endif
 
 /// Marks a function callable from host and device code.
