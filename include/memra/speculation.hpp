@@ -246,8 +246,8 @@ class Speculation {
     }
     if (s_->owed == 0 || s_->draft->len() + s_->owed != s_->trunk->len() || s_->draft->s_->doubtful) {
       return Status::failure(ErrorKind::bad_state, "repair", 0, 0,
-                             "the draft has %zu rows, the trunk %zu; roll both back", s_->draft->len(),
-                             s_->trunk->len());
+                             "the draft has %zu rows, the trunk %zu%s; roll both back", s_->draft->len(),
+                             s_->trunk->len(), s_->draft->s_->doubtful ? ", and work queued before has failed" : "");
     }
     if (Status s = s_->draft->truncate(s_->draft->len()); !s) return noted(s);
     auto rows = s_->draft->begin_rows(s_->owed);

@@ -211,6 +211,13 @@ inline memra::ModelConfig round_hybrid() {
   cfg.n_vocab = 16;
   return cfg;
 }
+/// As many layers, none of them recurrent.
+inline memra::ModelConfig round_attention() {
+  memra::ModelConfig cfg;
+  cfg.layers.assign(6, memra::full_attention(attention_spec()));
+  cfg.n_vocab = 16;
+  return cfg;
+}
 inline memra::ModelConfig round_recurrent() {
   memra::ModelConfig cfg;
   cfg.layers = {memra::recurrent(recurrent_of(1, 2, 16, 4, 4)), memra::recurrent(recurrent_of(1, 1, 5, 3, 3))};

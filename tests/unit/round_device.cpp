@@ -320,9 +320,7 @@ TEST_CASE("R5 the host commits no round at a device position whose rows do not a
 TEST_CASE("R5 device steps follow each other where rounds by planes were paid for, until there was one", "[round]") {
   const Tokens t = stream(12);
   for (const bool recurrent : {true, false}) {
-    memra::ModelConfig attention;
-    attention.layers.assign(6, memra::full_attention(memra_test::attention_spec()));
-    const OpModel m(recurrent ? round_hybrid() : attention);
+    const OpModel m(recurrent ? round_hybrid() : memra_test::round_attention());
     Devices d;
     Cache c = make(d, m, 8);
     std::vector<float> out;

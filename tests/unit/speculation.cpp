@@ -188,10 +188,7 @@ TEST_CASE("a begin over an open step is refused and takes nothing from it", "[sp
 
 TEST_CASE("without recurrent layers a begin over an open step writes the same rows again", "[speculation]") {
   const Tokens t = stream(60);
-  memra::ModelConfig attention;
-  attention.layers.assign(6, memra::full_attention(memra_test::attention_spec()));
-  attention.n_vocab = 16;
-  Sequence s(false, attention);
+  Sequence s(false, memra_test::round_attention());
   REQUIRE(s.feed(part(t, 0, 6)).ok());
   const auto die = [&](const Tokens& tokens, std::size_t written) {
     std::vector<float> out;

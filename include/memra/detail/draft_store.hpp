@@ -41,11 +41,6 @@ struct DraftStore {
   bool doubtful = false;  // by work that was queued before: what rows hold may not be what was written
 
   std::int32_t* ints() const noexcept { return reinterpret_cast<std::int32_t*>(buffer.data()); }
-  /// Passes a failure on that has tainted.
-  Status noted(const Status& s) noexcept {
-    doubtful = doubtful || s.asynchronous();
-    return s;
-  }
   float* plane(std::size_t offset) const noexcept { return reinterpret_cast<float*>(buffer.data() + offset); }
 
   DraftView view(std::size_t l, std::size_t rows) const noexcept {
@@ -61,6 +56,12 @@ struct DraftStore {
             len,
             rows,
             cfg.ring ? ints() + 1 : nullptr};
+  }
+
+  /// Passes a failure on that has tainted.
+  Status noted(const Status& s) noexcept {
+    doubtful = doubtful || s.asynchronous();
+    return s;
   }
 
   /// Overwrites len_d, and a ring's base_d, in place; tainted until they are stored. `len` is the caller's to set.

@@ -35,10 +35,11 @@ inline constexpr std::size_t attend_chunks_bound = 128;
 inline constexpr std::size_t attend_least_keys = 128;
 
 /// Most pieces that the keys of one row are cut into where pieces run at the same time: a block of threads per piece
-/// and kv head, a warp of it per 32 elements of V, `warps` on 132 multiprocessors (those of an H200), sixteen on each.
+/// and kv head, a warp of it per 32 elements of V, so many warps on each of 132 multiprocessors (those of an H200).
 constexpr std::size_t attend_most_chunks(std::size_t n_kv_heads, std::size_t head_dim_v,
-                                         std::size_t warps = std::size_t{16} * 132) noexcept {
-  const std::size_t n = warps / std::max<std::size_t>(n_kv_heads, 1) / std::max<std::size_t>(head_dim_v / 32, 1);
+                                         std::size_t warps_each = 16) noexcept {
+  const std::size_t n =
+      warps_each * 132 / std::max<std::size_t>(n_kv_heads, 1) / std::max<std::size_t>(head_dim_v / 32, 1);
   return std::clamp<std::size_t>(n, 16, attend_chunks_bound);
 }
 

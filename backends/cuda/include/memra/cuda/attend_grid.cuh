@@ -21,7 +21,7 @@ static_assert(attend_least_chunk >= attend_least_keys);
 /// Most chunks of a row: what runs at the same time, and has scratch. Heads of 256 elements and more have half as many
 /// blocks on a multiprocessor as their warps would let be.
 constexpr std::size_t cuda_attend_chunks(std::size_t n_kv_heads, std::size_t head_dim_v) noexcept {
-  return attend_most_chunks(n_kv_heads, head_dim_v, std::size_t{head_dim_v >= 256 ? 8U : 16U} * 132);
+  return attend_most_chunks(n_kv_heads, head_dim_v, head_dim_v >= 256 ? 8 : 16);
 }
 
 /// Stream rows that one row of a call sees.
